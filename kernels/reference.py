@@ -1,0 +1,76 @@
+"""What values are compared with: the dequantised product in fp64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from triton import knobs
+
+from roofgap.kernels.formats.weight import QuantizedWeight
+
+CHUNK_ELEMENTS = 1 << 27
+"""Dense fp64 weights held at a time (1 GiB), so that a vocabulary of 151,936 rows needs no 2 GiB temporaries."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """Sums over k of one product, in fp64.
+
+    Attributes:
+        y: [M, N] x @ W^T + bias.
+        magnitude: [M, N] sum of |x| |w|, plus |bias|.
+        energy: [M, N] square root of the sum of (x w)^2.
+        x_sum: [M, 1] sum of |x|.
+    """
+
+    y: torch.Tensor
+    magnitude: torch.Tensor
+    energy: torch.Tensor
+    x_sum: torch.Tensor
+
+
+def reference(x: torch.Tensor, weight: QuantizedWeight, bias: torch.Tensor | None = None) -> Reference:
+    """Computes the product [M, N] of x [M, K] and a canonical weight on their own device, in fp64 throughout."""
+    x64 = x.double()
+    rows = max(1, CHUNK_ELEMENTS // weight.k)
+    parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    for start in range(0, weight.n, rows):
+        dense = slice_rows(weight, start, start + rows).dequantise(torch.float64).T
+        parts.append((x64 @ dense, x64.abs() @ dense.abs(), ((x64 * x64) @ (dense * dense)).sqrt()))
+    y, magnitude, energy = (torch.cat(tensors, dim=1) for tensors in zip(*parts, strict=True))
+    if bias is not None:
+        y, magnitude = y + bias.double(), magnitude + bias.double().abs()
+    return Reference(y=y, magnitude=magnitude, energy=energy, x_sum=x64.abs().sum(1, keepdim=True))
+
+
+def slice_rows(weight: QuantizedWeight, start: int, stop: int) -> QuantizedWeight:
+    """Outputs ``start`` to ``stop`` of a weight."""
+    return QuantizedWeight(
+        codes=weight.codes[start:stop],
+        scales=weight.scales[start:stop],
+        zeros=None if weight.zeros is None else weight.zeros[start:stop],
+        group_size=weight.group_size,
+    )
+
+
+def identity_rows(start: int, stop: int, k: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Rows ``start`` to ``stop`` of the identity [K, K]: as activations they read single weights out of a kernel."""
+    x = torch.zeros((stop - start, k), dtype=dtype, device=device)
+    x[torch.arange(stop - start), torch.arange(start, stop)] = 1
+    return x
+
+
+def interpreted() -> bool:
+    """Whether kernels defined now run in Triton's interpreter."""
+    return bool(knobs.runtime.interpret)
+
+
+def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """fp32 values in ``dtype`` as a kernel here would round them.
+
+    GPUs round to the nearest; Triton's interpreter cuts bf16 off, which costs one more bit.
+    """
+    if dtype == torch.bfloat16 and interpreted():
+        return (values.float().view(torch.int32) & -65536).view(torch.float32).to(dtype)
+    return values.to(dtype)

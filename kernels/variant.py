@@ -1,0 +1,103 @@
+"""What every kernel variant provides: one class per file in ``variants/``, one line each in ``registry.py``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from roofgap.kernels.config import KernelConfig, Value
+from roofgap.kernels.step import Step
+from roofgap.shapes.problem import Problem
+
+if TYPE_CHECKING:
+    import torch
+
+    from roofgap.kernels.formats.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a config may use on the GPU it is meant for. The defaults suit every GPU since sm_80 (sm_86 least)."""
+
+    sm_count: int = 28
+    shared_bytes: int = 99 * 1024
+    max_warps: int = 32
+    warp_size: int = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """Tensors of one product. All live on one device; ``meta`` tensors are legal and give a plan without memory.
+
+    Attributes:
+        x: activations [M, K] fp16 or bf16; the last axis is contiguous, rows may be further apart than K.
+        codes: packed codes in the variant's layout, int32.
+        scales: scales in the variant's layout, fp16 or bf16 (fp32 accepted).
+        zeros: packed zeros (asym), float offsets (offset) or None (sym).
+        bias: [N] or None.
+        y: output [M, N], dtype of x, contiguous. May hold anything on entry: a plan never reads it before writing.
+    """
+
+    x: torch.Tensor
+    codes: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None
+    bias: torch.Tensor | None
+    y: torch.Tensor
+
+
+class Variant(ABC):
+    """A way to compute ``y = x @ dequantise(W)^T + bias``."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    layout: ClassVar[type[Layout]]
+    config_type: ClassVar[type[KernelConfig]]
+    max_m: ClassVar[int | None] = None
+    rounds_weights: ClassVar[bool] = False
+    """Whether weights pass through x's 16-bit dtype before they are multiplied; enters the tolerance."""
+
+    def supports(self, problem: Problem) -> str | None:
+        """Why the problem cannot be computed, or None. The default refuses only M above ``max_m``."""
+        if self.max_m is not None and problem.m > self.max_m:
+            return f"M={problem.m} is above {self.name}'s limit of {self.max_m} rows; use gemm"
+        return None
+
+    @abstractmethod
+    def default_config(self, problem: Problem, limits: Limits = Limits()) -> KernelConfig:
+        """A config that is valid and reasonable on any GPU; always a candidate of the tuner."""
+
+    @abstractmethod
+    def space(self, problem: Problem) -> dict[str, tuple[Value, ...]]:
+        """Values to try per config field; the product of them, filtered by ``is_valid``, is the search space."""
+
+    @abstractmethod
+    def is_valid(self, problem: Problem, config: KernelConfig, limits: Limits = Limits()) -> str | None:
+        """Why the config cannot or need not be tried, or None. Serves tuner and default alike."""
+
+    @abstractmethod
+    def plan(self, problem: Problem, config: KernelConfig, operands: Operands) -> list[Step]:
+        """The steps that fill ``operands.y``. Allocates its own workspaces on the operands' device."""
+
+    @abstractmethod
+    def kernels(self) -> tuple[Any, ...]:
+        """Every ``@triton.jit`` function the plan can launch or call; their sources make the source hash."""
+
+    def split_count(self, problem: Problem, config: KernelConfig) -> int:
+        """Partial sums per output added across programs; enters the tolerance."""
+        return 1
+
+    def is_deterministic(self, problem: Problem, config: KernelConfig) -> bool:
+        """Whether two runs on the same inputs give the same bits."""
+        return True
+
+    def configs(self, problem: Problem, limits: Limits = Limits()) -> Iterator[KernelConfig]:
+        """Every valid config of the space, in a fixed order."""
+        space = self.space(problem)
+        for values in product(*space.values()):
+            config = self.config_type.from_dict(dict(zip(space, values, strict=True)))
+            if self.is_valid(problem, config, limits) is None:
+                yield config
