@@ -32,7 +32,7 @@ from roofgap.kernels.variant import Limits, Operands, Variant
 from roofgap.kernels.variants._decode import MAGIC, decode_scaled
 from roofgap.kernels.variants._kpacked import device_group, load_scale, load_zero, metadata_args
 from roofgap.kernels.variants._reduce import reduce_kernel, split_steps, workspace
-from roofgap.kernels.variants._rules import fit_n, refuse_blocks, refuse_split
+from roofgap.kernels.variants._rules import fit_k, refuse_blocks, refuse_split
 from roofgap.shapes.problem import Problem
 
 
@@ -123,10 +123,11 @@ def v3_kernel(
 class V3Config(KernelConfig):
     """``split_k`` slices of K; ``reduce`` is how their sums meet: ``atomic`` or ``partials``."""
 
-    block_n: int = 128
-    block_k: int = 64
+    num_stages: int = 1
+    block_n: int = 32
+    block_k: int = 128
     split_k: int = 4
-    reduce: str = "atomic"
+    reduce: str = "partials"
 
 
 class V3(Variant):
@@ -138,22 +139,30 @@ class V3(Variant):
     config_type = V3Config
 
     def default_config(self, problem: Problem, limits: Limits = Limits()) -> V3Config:
-        """Enough slices for about four programs per SM."""
-        block_n, block_k = fit_n(128, problem.n), 64
+        """Narrow blocks, and slices of K down to 256 weights until there are eight programs per SM.
+
+        On an H200 within 5 % of the best of 750 configs at five shapes of Qwen2.5-1.5B, 16 % off at its head.
+        """
+        block_n, block_k = 32, fit_k(128, problem.k)
         blocks = triton.cdiv(problem.n, block_n) * max(1, problem.m)
         split_k = 1
-        while blocks * split_k < 4 * limits.sm_count and split_k < 16 and problem.k > 2 * split_k * block_k:
+        while blocks * split_k < 8 * limits.sm_count and split_k < 16 and problem.k >= 512 * split_k:
             split_k *= 2
-        return V3Config(block_n=block_n, block_k=block_k, split_k=split_k, num_warps=4, num_stages=2)
+        reduce = "partials" if split_k > 1 else "atomic"
+        return V3Config(block_n=block_n, block_k=block_k, split_k=split_k, reduce=reduce)
 
     def space(self, problem: Problem) -> dict[str, tuple[Value, ...]]:
-        """Narrow blocks with few slices to wide ones with many."""
+        """At most 406 valid configs: tall blocks for narrow N, flat ones (few words high) for the head.
+
+        Left out, because 750 configs tried on an H200 never had them within 1 % of the best: 8 warps, 2 slices, blocks
+        of 128 columns.
+        """
         return {
-            "block_n": (32, 64, 128, 256, 512),
-            "block_k": (32, 64, 128),
-            "num_warps": (1, 2, 4, 8),
+            "block_n": (16, 32, 64, 256),
+            "block_k": (32, 128, 256),
+            "num_warps": (1, 2, 4),
             "num_stages": (1, 3),
-            "split_k": (1, 2, 4, 8, 16),
+            "split_k": (1, 4, 8, 16),
             "reduce": ("atomic", "partials"),
         }
 
