@@ -8,10 +8,11 @@ from roofgap.kernels.variants.tldot import TlDot
 from roofgap.kernels.variants.v1 import V1
 from roofgap.kernels.variants.v2 import V2
 from roofgap.kernels.variants.v3 import V3
+from roofgap.kernels.variants.v4 import V4
 from roofgap.shapes.errors import RoofgapError
 
 VARIANTS: dict[str, Variant] = {
-    variant.name: variant for variant in (V1(), V2(), V3(), TlDot(), Gemm())
+    variant.name: variant for variant in (V1(), V2(), V3(), V4(), TlDot(), Gemm())
 }
 
 
