@@ -15,8 +15,10 @@ from roofgap.cli import (
     device,
     device_measure,
     doctor,
+    e2e,
     gate,
     inspect,
+    quality,
     roofline,
     shapes,
     traffic,
@@ -38,6 +40,8 @@ app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("gate")(gate.gate)
 app.command("roofline")(roofline.roofline)
+app.command("e2e")(e2e.e2e)
+app.command("quality")(quality.quality)
 app.command("inspect")(inspect.inspect)
 app.command("traffic")(traffic.traffic)
 app.command("tune")(tune.tune)
