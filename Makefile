@@ -34,11 +34,11 @@ gpu-test: venv ## Run the tests that need a GPU; refuses without one
 bench: venv ## Compare the last two commits with asv, build the history site, say where it is
 	@$(PY) scripts/bench.py
 
-host-bench: venv ## Time what runs on the host (pytest-benchmark): this tree, this machine
-	@$(PY) -m pytest -q -rN --benchmark-only
+host-bench: venv ## Time what runs on the host (pytest-benchmark); kept in .benchmarks, for pytest-benchmark compare
+	@$(PY) -m pytest -q -rN --benchmark-only --benchmark-autosave
 
-site: venv ## Build the history site from the results there are
-	@$(PY) -m asv publish --no-pull && echo "history site, for any browser: $(CURDIR)/.asv/html/index.html"
+site: venv ## Build the history site from the committed and the local results
+	@$(PY) scripts/bench.py site
 
 lint: venv ## Check format and lint
 	@$(PY) -m ruff format --check . && $(PY) -m ruff check .
@@ -50,8 +50,8 @@ types: venv ## Check types (mypy, strict)
 	@$(PY) -m mypy -p roofgap && $(PY) -m mypy $(TREE)
 
 clean: ## Remove caches, builds and asv's checkouts; trials (.roofgap) and results stay
-	rm -rf build dist *.egg-info .asv/env .asv/html .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf build dist *.egg-info .asv/env .asv/html .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
-distclean: clean ## Remove .venv and asv's results too
-	rm -rf .venv .asv
+distclean: clean ## Remove .venv and the results of asv and host-bench too
+	rm -rf .venv .asv .benchmarks

@@ -272,7 +272,6 @@ def _packages() -> Iterator[Finding]:
     remedies = {
         "transformers": "`pip install transformers`: extracting shapes from a model, decoding",
         "asv": "`make venv`, or `pip install 'asv>=0.6.6,<0.7'`: comparing commits, the site",
-        "triton-viz": "`pip install 'roofgap[trace]'`: traffic counted in the interpreter",
         "bitsandbytes": "`pip install 'roofgap[compare]'`: the NF4 peer",
         "gemlite": "`pip install 'roofgap[compare]'`: the GemLite peer",
     }
@@ -282,7 +281,7 @@ def _packages() -> Iterator[Finding]:
         except PackageNotFoundError:
             yield Finding(name=name, state="missing", found="not installed", remedy=remedy)
             continue
-        importable = find_spec(name.replace("-", "_")) is not None
+        importable = find_spec(name) is not None
         state: State = "ok" if importable else "broken"
         yield Finding(
             name=name, state=state, found=found, remedy="" if importable else f"reinstall it: {remedy}"

@@ -126,9 +126,17 @@ _LISTED = (
 ARMS: dict[str, Arm] = {arm.name: arm for arm in _LISTED}
 
 
+def registered_arms() -> dict[str, Arm]:
+    """``w4-NAME-eager`` and ``w4-NAME-graph`` of every other registered variant: a new kernel needs no line here."""
+    from roofgap.kernels.registry import VARIANTS
+
+    others = (name for name in VARIANTS if name not in OWN_VARIANTS)
+    return {arm.name: replace(arm, opt_in=True) for name in others for arm in _own(name)}
+
+
 def choose_arms(names: str) -> list[Arm]:
     """Arms by name, joined by commas, in the given order; ``all`` is every one that is not opt-in, and a name ending in
-    ``*`` takes all that begin so.
+    ``*`` takes all that begin so. Arms of variants that are not listed here go by name (``registered_arms``).
 
     Raises:
         RoofgapError: no such arm, or none at all.
@@ -144,8 +152,10 @@ def choose_arms(names: str) -> list[Arm]:
             chosen |= found
         elif name in ARMS:
             chosen[name] = ARMS[name]
+        elif name in (registered := registered_arms()):
+            chosen[name] = registered[name]
         else:
-            raise unknown_name("arm", name, ARMS)
+            raise unknown_name("arm", name, {**ARMS, **registered})
     if not chosen:
         raise RoofgapError(f"arms {names!r}", "names no arm", f"give {', '.join(ARMS)} or all")
     return list(chosen.values())

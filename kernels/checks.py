@@ -120,6 +120,7 @@ class Case:
             k=problem.k,
             split_count=self.variant.split_count(problem, self.config_for(problem.m)),
             rounds_weights=self.variant.rounds_weights,
+            factors_zero=self.variant.factors_zero,
         )
         if not verdict.passed:
             raise WrongResultError(f"M={x.shape[0]}: {verdict.detail}")

@@ -20,12 +20,14 @@ class Reference:
     Attributes:
         y: [M, N] x @ W^T + bias.
         magnitude: [M, N] sum of |x| |w|, plus |bias|.
+        code_magnitude: [M, N] sum of |x| |s| (q + z), or of |x| (|s| q + |o|), plus |bias|; never below magnitude.
         energy: [M, N] square root of the sum of (x w)^2.
         x_sum: [M, 1] sum of |x|.
     """
 
     y: torch.Tensor
     magnitude: torch.Tensor
+    code_magnitude: torch.Tensor
     energy: torch.Tensor
     x_sum: torch.Tensor
 
@@ -34,14 +36,18 @@ def reference(x: torch.Tensor, weight: QuantizedWeight, bias: torch.Tensor | Non
     """Computes the product [M, N] of x [M, K] and a canonical weight on their own device, in fp64 throughout."""
     x64 = x.double()
     rows = max(1, CHUNK_ELEMENTS // weight.k)
-    parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    parts: list[tuple[torch.Tensor, ...]] = []
     for start in range(0, weight.n, rows):
-        dense = slice_rows(weight, start, start + rows).dequantise(torch.float64).T
-        parts.append((x64 @ dense, x64.abs() @ dense.abs(), ((x64 * x64) @ (dense * dense)).sqrt()))
-    y, magnitude, energy = (torch.cat(tensors, dim=1) for tensors in zip(*parts, strict=True))
+        part = slice_rows(weight, start, start + rows)
+        dense, coded = part.dequantise(torch.float64).T, part.code_magnitude().T
+        energy = ((x64 * x64) @ (dense * dense)).sqrt()
+        parts.append((x64 @ dense, x64.abs() @ dense.abs(), x64.abs() @ coded, energy))
+    y, magnitude, code_magnitude, energy = (torch.cat(tensors, dim=1) for tensors in zip(*parts, strict=True))
     if bias is not None:
-        y, magnitude = y + bias.double(), magnitude + bias.double().abs()
-    return Reference(y=y, magnitude=magnitude, energy=energy, x_sum=x64.abs().sum(1, keepdim=True))
+        wide = bias.double()
+        y, magnitude, code_magnitude = y + wide, magnitude + wide.abs(), code_magnitude + wide.abs()
+    x_sum = x64.abs().sum(1, keepdim=True)
+    return Reference(y=y, magnitude=magnitude, code_magnitude=code_magnitude, energy=energy, x_sum=x_sum)
 
 
 def slice_rows(weight: QuantizedWeight, start: int, stop: int) -> QuantizedWeight:

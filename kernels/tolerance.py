@@ -7,6 +7,8 @@ terms, where ``magnitude`` is sum |x||w| and ``energy`` is sqrt(sum (x w)^2), bo
 - *sum*: K + splits fp32 roundings, each at most u32 of a partial sum that never exceeds ``magnitude``. Roundings are as
   often up as down, so they grow with the root of their number (Higham and Mary 2019): u32 sqrt(K + splits) magnitude.
   Tensor cores cut off instead of rounding but add eight or more products at a time; the factor of two covers it.
+  Variants that sum x q and x z apart (``factors_zero``) have partial sums up to ``code_magnitude``, which is
+  sum |x| |s| (q + z): far more than ``magnitude`` where an activation stands out at a weight near 0.
 - *weight*: variants that pass dequantised weights through 16 bits (``rounds_weights``) err by at most u16 |w| in each,
   spread evenly and independently of x: at most u16 energy / sqrt(3) in standard deviation, of which six are the worst
   that 10^8 outputs show.
@@ -63,14 +65,21 @@ class Verdict:
 
 
 def judge(
-    y: torch.Tensor, ref: Reference, *, k: int, split_count: int = 1, rounds_weights: bool = False
+    y: torch.Tensor,
+    ref: Reference,
+    *,
+    k: int,
+    split_count: int = 1,
+    rounds_weights: bool = False,
+    factors_zero: bool = False,
 ) -> Verdict:
     """Compares y [M, N] fp16 or bf16 with its fp64 reference under the policy above."""
     unit, subnormal = UNIT[y.dtype], HALF_SUBNORMAL[y.dtype]
     if y.dtype == torch.bfloat16 and interpreted():
         unit *= 2  # the interpreter cuts bf16 off instead of rounding
     output = unit * ref.y.abs() + subnormal
-    sums = SUM_FACTOR * UNIT_FP32 * (k + split_count) ** 0.5 * ref.magnitude
+    magnitude = ref.code_magnitude if factors_zero else ref.magnitude
+    sums = SUM_FACTOR * UNIT_FP32 * (k + split_count) ** 0.5 * magnitude
     weight = torch.zeros_like(ref.y)
     if rounds_weights:
         weight = EVEN * (unit * ref.energy + subnormal * ref.x_sum)

@@ -59,6 +59,8 @@ class Variant(ABC):
     max_m: ClassVar[int | None] = None
     rounds_weights: ClassVar[bool] = False
     """Whether weights pass through x's 16-bit dtype before they are multiplied; enters the tolerance."""
+    factors_zero: ClassVar[bool] = False
+    """Whether x q and x z are summed apart, the zero taken off the sum; enters the tolerance."""
 
     def supports(self, problem: Problem) -> str | None:
         """Why the problem cannot be computed, or None. The default refuses only M above ``max_m``."""

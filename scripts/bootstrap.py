@@ -21,7 +21,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "roofgap-stamp"
 PINS = ("constraints.txt", "pyproject.toml", "setup.py", "scripts/bootstrap.py")
-EXTRAS = "dev,trace,e2e"
+EXTRAS = "dev,e2e"
 
 # With --system-site nothing is installed: what may be absent, and what that costs.
 WANTED = {

@@ -13,6 +13,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -65,9 +66,10 @@ def main() -> int:
 
 
 def record(root: Path, commit: str, machine: Mapping[str, str], options: argparse.Namespace) -> int:
-    """Measures one commit and writes its file; returns how many cells failed."""
+    """Measures one commit and writes its file; returns how many cells failed, at least 1 if nothing was measured."""
     series: list[Series] = []
     failures = 0
+    skipped: Counter[str] = Counter()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="roofgap-history-") as folder:
         checkout = check_out(root, commit, Path(folder) / "commit")
@@ -77,6 +79,7 @@ def record(root: Path, commit: str, machine: Mapping[str, str], options: argpars
                 wanted = [tuple(cell) for cell in grid["cells"] if is_wanted(tuple(cell), lane, options)]
                 readings = read(worker, lane, wanted)
             for cell, reading in readings.items():
+                skipped.update([reading["na"]] if "na" in reading else [])
                 if "failed" in reading:
                     failures += 1
                     print(
@@ -91,7 +94,9 @@ def record(root: Path, commit: str, machine: Mapping[str, str], options: argpars
         path = write_results(folder_of_results, machine, commit, when, versions, series)
         print(f"{commit[:10]} {len(series)} series in {time.monotonic() - began:.0f} s: {path}")
     else:
-        print(f"roofgap: {commit[:10]} has nothing in {options.lanes} here", file=sys.stderr)
+        reasons = "; ".join(f"{reason} ({count} cells)" for reason, count in skipped.most_common(3))
+        print(f"roofgap: {commit[:10]}: nothing of {options.lanes} was measured: {reasons}", file=sys.stderr)
+        return max(failures, 1)
     return failures
 
 

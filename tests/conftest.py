@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {GPU_MISSING}"))
+
+
+if find_spec("pytest_benchmark") is None:
+
+    @pytest.fixture
+    def benchmark() -> None:
+        """Stands in for the plug-in's fixture, so that what would be timed is skipped and not an error."""
+        pytest.skip("pytest-benchmark is not installed")
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ HOST_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def host_packages() -> list[str]:
-    """Folders of installed packages that this interpreter sees, in its order."""
-    return [entry for entry in sys.path if Path(entry).name in {"site-packages", "dist-packages"}]
+    """Folders of installed packages that this interpreter sees, in its order; whatever they are called."""
+    return [entry for entry in sys.path if entry and any(Path(entry).glob("*.dist-info"))]
 
 
 def tracked_versions(names: list[str]) -> dict[str, str]:

@@ -110,6 +110,15 @@ class QuantizedWeight:
             return (scales * (codes - zeros)).to(dtype)
         return (scales * codes + zeros).to(dtype)
 
+    def code_magnitude(self) -> torch.Tensor:
+        """fp64 [N, K] of |s| (q + z), or |s| q + |o|: what is summed where codes and zeros are summed apart."""
+        group = torch.arange(self.k, device=self.codes.device) // self.group
+        scales = self.scales.double().abs()[:, group]
+        if self.zeros is None:
+            return scales * (self.codes + SYM_ZERO)
+        zeros = self.zeros.double().abs()[:, group]
+        return scales * self.codes + (scales * zeros if self.zero_mode == "asym" else zeros)
+
     def with_offsets(self, zeros: torch.Tensor | None = None) -> QuantizedWeight:
         """The same weight in ``offset`` mode, ``o = -s * z``, scales and offsets widened to fp32 so that o is exact.
 

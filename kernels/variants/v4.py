@@ -60,6 +60,7 @@ class V4(Variant):
     summary = "up to 8 tokens: codes go from memory to mma fragments untouched"
     layout = Interleaved
     config_type = V4Config
+    factors_zero = True
     max_m = 8
 
     def default_config(self, problem: Problem, limits: Limits = Limits()) -> V4Config:

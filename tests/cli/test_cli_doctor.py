@@ -63,18 +63,16 @@ def test_command_prints_json_and_exits_zero() -> None:
     assert result.exit_code == 0
     report = json.loads(result.stdout)
     found = {item["name"]: item for item in report["findings"]}
-    assert {*NAMES, "python", "ptxas", "cuobjdump", "nvdisasm", "nvml", "triton-viz", "chromium"} <= set(
-        found
-    )
+    assert {*NAMES, "python", "ptxas", "cuobjdump", "nvdisasm", "nvml", "chromium"} <= set(found)
     assert found["python"]["found"].startswith(sys.version.split()[0])
     assert all(item["remedy"] for item in found.values() if item["state"] == "missing")
     assert len(report["uses"]) == 4
 
 
 def test_table_shows_brackets_of_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    finding = Finding(name="x", state="missing", found="", remedy="pip install 'roofgap[trace]'")
+    finding = Finding(name="x", state="missing", found="", remedy="pip install 'roofgap[compare]'")
     monkeypatch.setattr(checks, "look", lambda: [finding])
-    assert "roofgap[trace]" in CliRunner().invoke(app, ["doctor"]).stdout
+    assert "roofgap[compare]" in CliRunner().invoke(app, ["doctor"]).stdout
 
 
 def look() -> dict[str, Finding]:

@@ -74,7 +74,7 @@ def hungry(
 def misspelt(
     codes_ptr, scales_ptr, y_ptr, words, groups, stride_row, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr
 ):
-    tl.store(y_ptr, tl.load(codes_ptr) + undefined_name)  # noqa: F821
+    tl.store(y_ptr, tl.load(codes_ptr) + undefined_name)  # type: ignore[name-defined]  # noqa: F821
 
 
 @triton.jit

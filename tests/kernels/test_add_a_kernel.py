@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from kernel_cases import DEVICE, RAGGED
 from typer.testing import CliRunner
 
 from roofgap.cli.main import app
+from roofgap.e2e.arms import choose_arms
 from roofgap.kernels.formats.nmajor import NMajor
 from roofgap.kernels.inputs import random_weight, random_x
 from roofgap.kernels.linear import W4Linear
@@ -23,9 +26,10 @@ from roofgap.kernels.reference import reference
 from roofgap.kernels.registry import VARIANTS, get_variant
 from roofgap.kernels.source import source_hash
 from roofgap.kernels.tolerance import judge
-from roofgap.kernels.variant import Variant
+from roofgap.kernels.variant import Limits, Variant
 from roofgap.kernels.verify import EVERY_SHAPE, verify
 from roofgap.shapes.problem import Problem
+from roofgap.tuning.space import build_space
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +69,33 @@ def test_it_is_an_op_and_a_layer(rowdot: Variant) -> None:
 def test_it_has_a_space_and_a_source(rowdot: Variant) -> None:
     assert len(list(rowdot.configs(Problem(n=8960, k=1536)))) == 60
     assert source_hash(rowdot) not in {source_hash(v) for name, v in VARIANTS.items() if name != "rowdot"}
+
+
+def test_the_tuner_has_its_configs(rowdot: Variant) -> None:
+    problem = Problem(n=8960, k=1536)
+    space = build_space(rowdot, problem, Limits(sm_count=132))
+    assert len(space.configs) >= 60
+    assert rowdot.default_config(problem, Limits(sm_count=132)) in space.configs
+
+
+@pytest.mark.usefixtures("rowdot")
+def test_it_has_decode_arms() -> None:
+    (arm,) = choose_arms("w4-rowdot-graph")
+    assert (arm.build.variant, arm.loop) == ("rowdot", "graph")
+
+
+def test_asv_tracks_it(root: Path, tmp_path: Path) -> None:
+    """The suite reads the variants of its own tree: a copy of it with the new file has the new cells."""
+    shutil.copytree(root / "asv_bench", tmp_path / "asv_bench")
+    for folder in ("kernels/variants", "shapes/manifests"):
+        shutil.copytree(root / folder, tmp_path / folder)
+    file, _ = re.findall(r"```python\n(.*?)```", (root / "docs" / "add-a-kernel.md").read_text(), flags=re.S)
+    (tmp_path / "kernels" / "variants" / "rowdot.py").write_text(file)
+    code = "from benchmarks._cells import VARIANTS; print(*VARIANTS)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "asv_bench", capture_output=True, text=True, check=True
+    )
+    assert sorted(done.stdout.split()) == sorted({*VARIANTS, "rowdot"})
 
 
 def _json(*args: str) -> object:

@@ -103,10 +103,11 @@ def test_what_a_format_cannot_hold_is_refused() -> None:
     with pytest.raises(RoofgapError, match="zero of 0"):
         to_gptq(replace(asym, zeros=asym.zeros * 0), "gptq")
     with pytest.raises(RoofgapError, match="all 7"):
-        from_gptq(**to_gptq(asym), group_size=16, sym=True)
+        from_gptq(**to_gptq(asym), group_size=16, sym=True, version="gptq")
     with pytest.raises(RoofgapError, match="activation order"):
         tensors = to_gptq(asym)
-        from_gptq(**{**tensors, "g_idx": tensors["g_idx"].flip(0)}, group_size=16, sym=False)
+        tensors["g_idx"] = tensors["g_idx"].flip(0)
+        from_gptq(**tensors, group_size=16, sym=False, version="gptq")
     for write in (to_gptq, to_awq, to_compressed_tensors):
         with pytest.raises(RoofgapError, match="offsets"):
             write(asym.with_offsets())

@@ -110,7 +110,8 @@ def test_one_wrong_nibble_is_seen(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "config"), [("v3", "block_n=64,split_k=2"), ("gemm", "block_k=64,block_n=32,split_k=2")]
+    ("name", "config"),
+    [("v3", "block_n=64,block_k=64,split_k=2,reduce=atomic"), ("gemm", "block_k=64,block_n=32,split_k=2")],
 )
 def test_a_buffer_that_is_not_zeroed_is_seen(name: str, config: str) -> None:
     variant = get_variant(name)
@@ -169,9 +170,9 @@ MUTATIONS = {
     "v3 decoding": (v3, "V3", "(1.0 / 16**NIBBLE))[:, None]", "(1.0 / 8**NIBBLE))[:, None]", PROBLEM, None,
                     {"identity", "random"}),
     "v3 slices overlap": (v3, "V3", "k_end = tl.minimum(k_begin + k_slice, k)", "k_end = k", PROBLEM,
-                          "block_n=64,split_k=2", {"identity", "random"}),
+                          "block_n=64,block_k=64,split_k=2,reduce=atomic", {"identity", "random"}),
     "v3 bias per slice": (v3, "V3", "operands.bias if reduce == \"none\" else None", "None", PROBLEM,
-                          "block_n=64,split_k=1", {"with_bias"}),
+                          "block_n=64,split_k=1,reduce=atomic", {"with_bias"}),
     "tldot nibble": (tldot, "TlDot", "(offs_k % 8) * 4", "(offs_k % 4) * 4", PROBLEM, None, {"identity", "random"}),
     "tldot group": (tldot, "TlDot", "group = (offs_k // QUANT_GROUP)", "group = (k_start // QUANT_GROUP + offs_k * 0)",
                     PROBLEM, None, {"identity", "random"}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -89,7 +91,13 @@ def test_one_bad_output_fails(value: float) -> None:
 
 def _constant(value: float) -> Reference:
     y = torch.full((1, 4), value, dtype=torch.float64)
-    return Reference(y=y, magnitude=y.abs(), energy=y.abs(), x_sum=torch.ones(1, 1, dtype=torch.float64))
+    return Reference(
+        y=y,
+        magnitude=y.abs(),
+        code_magnitude=y.abs(),
+        energy=y.abs(),
+        x_sum=torch.ones(1, 1, dtype=torch.float64),
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,3 +127,20 @@ def test_more_terms_and_splits_allow_more() -> None:
     y[0, 0] = 1 + 2**-10
     bounds = [judge(y, ref, k=k, split_count=s).worst_of_bound for k, s in ((8, 1), (8, 16), (8960, 1))]
     assert bounds[0] > bounds[1] > bounds[2] > 1
+
+
+def test_sums_kept_apart_are_judged_by_what_they_add() -> None:
+    # The outlier meets a weight of exactly 0 (q = z): the product is 0, but 60,000 q - 60,000 z has to cancel.
+    problem = Problem(n=4, k=64, group_size=32)
+    weight = random_weight(problem, 0)
+    codes = weight.codes.clone()
+    codes[:, 7] = 8
+    weight = replace(weight, codes=codes)
+    x = random_x(problem, 0)
+    x[0, 7] = 60_000
+    ref = reference(x, weight)
+    assert bool((ref.code_magnitude >= ref.magnitude).all())
+    y = (ref.y + ref.code_magnitude * 2**-23).half()  # two fp32 roundings of the larger partial sum
+    assert judge(y, ref, k=64, factors_zero=True).passed
+    assert not judge(y, ref, k=64).passed
+    assert not judge((ref.y + 0.5).half(), ref, k=64, factors_zero=True).passed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from kernel_cases import DEVICE
-from ptx_machine import create_inline_asm  # type: ignore[import-not-found]
+from ptx_machine import create_inline_asm
 
 from roofgap.kernels.formats.interleaved import Interleaved
 from roofgap.kernels.formats.weight import QuantizedWeight

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ptx_machine import LANES, Registers, run  # type: ignore[import-not-found]
+from ptx_machine import LANES, Registers, run
 
 from roofgap.kernels.formats.interleaved import Interleaved
 from roofgap.kernels.formats.weight import QuantizedWeight

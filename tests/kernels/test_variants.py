@@ -207,6 +207,7 @@ def test_outputs_past_two_billion_elements() -> None:
                 reference(x[row : row + 1], weight),
                 k=problem.k,
                 rounds_weights=variant.rounds_weights,
+                factors_zero=variant.factors_zero,
             )
             assert verdict.passed, f"{name}, row {row}: {verdict.detail}"
         del y

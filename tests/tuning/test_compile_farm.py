@@ -104,6 +104,7 @@ def test_children_die_with_a_killed_parent():
     parent.start()
     child = ours.recv()
     time.sleep(0.2)
+    assert parent.pid is not None
     os.kill(parent.pid, signal.SIGKILL)
     parent.join()
     for _ in range(100):

@@ -71,7 +71,8 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 
 def make(worker: Worker, farm: Any = None, **budget: Any) -> GpuRunner:
-    return GpuRunner(worker, farm or InstantFarm(), replace(BUDGET, **budget))
+    compiling: Any = farm or InstantFarm()  # stands in for the processes
+    return GpuRunner(worker, compiling, replace(BUDGET, **budget))
 
 
 GOOD = ToyConfig(num_warps=4)
@@ -231,7 +232,7 @@ def test_no_trial_while_the_old_process_lives(space: Space, worker: Worker, monk
     runner.begin(space, {})
     pid = worker.pid
     monkeypatch.setattr(gpu_runner, "KILL_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(gpu_runner.os, "killpg", lambda *_: None)
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
     with pytest.raises(RoofgapError, match="stuck in the driver"):
         list(runner.explore([HANG, GOOD]))
     monkeypatch.undo()

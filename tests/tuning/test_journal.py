@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roofgap.shapes.errors import RoofgapError
-from roofgap.tuning import journal as journal_module
 from roofgap.tuning.journal import SCHEMA, Entry, open_journal, read_journal
 
 HEADER = {"schema": SCHEMA, "run": "r"}
@@ -129,7 +128,7 @@ def test_a_full_disk_is_one_error_and_loses_nothing(tmp_path: Path, monkeypatch,
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with open_journal(path) as journal:
-        monkeypatch.setattr(journal_module.os, failing, full)
+        monkeypatch.setattr(os, failing, full)
         with pytest.raises(RoofgapError, match="No space left"):
             journal.append("trial", {"i": 2})
         monkeypatch.undo()
@@ -140,7 +139,7 @@ def test_a_full_disk_is_one_error_and_loses_nothing(tmp_path: Path, monkeypatch,
 
 def test_a_partial_write_is_continued(tmp_path: Path, monkeypatch):
     real = os.write
-    monkeypatch.setattr(journal_module.os, "write", lambda handle, data: real(handle, bytes(data[:7])))
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, bytes(data[:7])))
     path = tmp_path / "run.jsonl"
     write(path, [{"text": "long enough to need several writes"}])
     monkeypatch.undo()

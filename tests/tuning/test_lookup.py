@@ -193,7 +193,9 @@ def test_check_names_every_kind_of_trouble(folder: Path, monkeypatch):
     stale = current_provenance(V2, other).model_copy(update={"source_hash": "old"})
     unvalidated = winners_store.save(folder, tuned(other, provenance=stale))
     wide = Problem(n=64, k=64)
-    invalid = winners_store.save(folder, tuned(wide, replace(CONFIG, block_n=512)))
+    invalid = winners_store.save(
+        folder, tuned(wide, type(CONFIG).from_dict({**CONFIG.to_dict(), "block_n": 512}))
+    )
     damaged = winners_store.save(folder, tuned(Problem(n=8, k=8)))
     damaged.write_text("{")
     verdicts = {row["file"]: row["verdict"] for row in check_folder(folder)}

@@ -24,7 +24,8 @@ from roofgap.tuning.tune import tune
 
 CRASHER = ToyConfig(num_warps=2, block_n=64).key
 TWIN = ToyConfig(num_warps=2, block_n=64, num_stages=3).key
-TINY = Budget(name="tiny", trials=14, first=8, beam=2, finalists=3, max_rounds=7, face_off_rounds=2)
+TRIALS = 14
+TINY = Budget(name="tiny", trials=TRIALS, first=8, beam=2, finalists=3, max_rounds=7, face_off_rounds=2)
 ASKED = request(PROBLEMS[:2], budget=TINY)
 KILL_POINTS = 500
 
@@ -88,7 +89,7 @@ def test_killed_while_writing(tmp_path: Path, monkeypatch, uninterrupted, chunk:
         assert table(run(folder, ASKED, again)) == expected
         assert (folder / "run.jsonl").read_bytes() == whole
         assert files(folder) == winners
-        assert len(again.launched) == 2 * TINY.trials - sum(entry.kind == "trial" for entry in kept)
+        assert len(again.launched) == 2 * TRIALS - sum(entry.kind == "trial" for entry in kept)
 
 
 def test_killed_between_decision_and_publication(tmp_path: Path, monkeypatch, uninterrupted):
@@ -237,7 +238,7 @@ def test_a_full_disk_stops_the_run_and_it_resumes(tmp_path: Path, monkeypatch, u
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(handle)
 
-    monkeypatch.setattr(journal_module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RoofgapError, match="No space left"):
         run(tmp_path, ASKED, runner())
     monkeypatch.undo()

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from tuning_toys import PROBLEM, PROBLEMS, TOY, ToyConfig, request, rugged, run, table
@@ -26,7 +27,7 @@ GENTLE = replace(BUDGETS["default"], name="gentle")
 
 def regret(results) -> float:
     (outcome, _), *_ = results
-    return rugged(ToyConfig.from_dict(dict(outcome.winner.config))) / BEST - 1
+    return float(rugged(ToyConfig.from_dict(dict(outcome.winner.config))) / BEST - 1)
 
 
 def noise(sigma: float):
@@ -43,7 +44,7 @@ def test_the_default_comes_first_and_every_config_is_valid_and_there_once():
 def test_neighbours_differ_in_one_field_by_one_step():
     config = ToyConfig(num_warps=4, num_stages=2, block_n=32, split_k=2)
     near = {other.key for other in SPACE.neighbours(config)}
-    changes = [
+    changes: list[dict[str, Any]] = [
         {"num_warps": 2},
         {"num_warps": 8},
         {"num_stages": 1},
@@ -62,6 +63,7 @@ def test_a_strategy_stays_inside_its_budget_and_repeats_nothing(tmp_path: Path, 
     runner = ScriptedRunner(rugged, noise=noise(0.01))
     run(tmp_path, request(strategy=strategy), runner)
     limit = len(SPACE.configs) if strategy == "exhaustive" else BUDGETS["quick"].trials
+    assert limit is not None
     assert len(runner.launched) == len(set(runner.launched)) <= limit
     assert (PROBLEM.key, SPACE.default.key) in runner.launched
 

@@ -96,11 +96,12 @@ def test_replays_repeat_themselves(recorded: Path, strategy: str):
 
 def test_strategies_side_by_side(recorded: Path):
     rows, summary = compare_strategies([load_sweep(recorded)], list(STRATEGIES), QUICK, seeds=2)
+    cells: list[dict[str, Any]] = [{**row} for row in rows]
     assert {row["strategy"] for row in rows} == set(STRATEGIES) and len(summary) == 4
-    by_name = {row["strategy"]: row for row in summary}
+    by_name: dict[Any, dict[str, Any]] = {row["strategy"]: {**row} for row in summary}
     assert by_name["exhaustive"]["median_regret_pct"] <= 1.0
     assert by_name["racing"]["median_trials"] < by_name["exhaustive"]["median_trials"]
-    assert all(row["worst_regret_pct"] >= row["median_regret_pct"] >= 0 for row in rows)
+    assert all(row["worst_regret_pct"] >= row["median_regret_pct"] >= 0 for row in cells)
 
 
 def test_the_recorded_space_is_searched_even_if_the_variant_has_moved_on(recorded: Path, monkeypatch):

@@ -70,7 +70,7 @@ def test_good_illegal_good(gpu: Any, tmp_path: Path):
     space_of = make_request(FAULTY, [SMALL], hello, "exhaustive", BUDGET, seed=0)
     space = build_space(FAULTY, SMALL, space_of.limits)
     runner.quarantine = {}
-    by_fault = {config.fault: config for config in space.configs}
+    by_fault = {config.to_dict()["fault"]: config for config in space.configs}
     runner.begin(space, {})
     (before,) = runner.explore([by_fault["none"]])
     (fault,) = runner.explore([by_fault["illegal_access"]])

@@ -85,7 +85,7 @@ def test_a_round_of_configs_and_baseline(bench: _Bench):
 
 def test_the_pipe_carries_answers_errors_and_the_end(monkeypatch):
     """``serve`` itself, in a thread: a refused request is an answer, and a closed pipe ends it."""
-    monkeypatch.setattr(worker_module.os, "setpgid", lambda *_: None)
+    monkeypatch.setattr(os, "setpgid", lambda *_: None)
     monkeypatch.setattr(worker_module, "die_with_parent", lambda parent: None)
     monkeypatch.setattr(_Bench, "hello", lambda self: setattr(self, "device", Ticking()))
     monkeypatch.setenv("TRITON_CACHE_DIR", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -74,16 +75,17 @@ class Workload:
         free_bytes = self.device.free_bytes() + copies * read_bytes
         return policy.launches(read_bytes, held_bytes, self.device.l2_bytes, free_bytes)
 
-    def check(self, *, split_count: int = 1, rounds_weights: bool = False) -> Check:
+    def check(self, **arithmetic: Any) -> Check:
         """The kernels' tolerance policy over all instances at once.
 
         The first output is judged whole. The others hold the same product, so it is enough that the
         elementwise largest and smallest of them lie within each element's bound: then every value between
         does.
+
+        Args:
+            arithmetic: what ``tolerance.judge`` wants to know of the kernel.
         """
-        return lambda outputs: _judge_all(
-            outputs, self.reference, k=self.problem.k, split_count=split_count, rounds_weights=rounds_weights
-        )
+        return lambda outputs: _judge_all(outputs, self.reference, k=self.problem.k, **arithmetic)
 
     def prepare(self, variant: Variant, config: KernelConfig, policy: MeasurePolicy = COLD) -> Prepared:
         """Plans, compiles, runs and checks one launch, and captures the rest.
@@ -123,7 +125,9 @@ class Workload:
             shape=shape,
             dtype=self.dtype,
             check=self.check(
-                split_count=variant.split_count(problem, config), rounds_weights=variant.rounds_weights
+                split_count=variant.split_count(problem, config),
+                rounds_weights=variant.rounds_weights,
+                factors_zero=variant.factors_zero,
             ),
         )
 
@@ -211,14 +215,12 @@ def _clone(packed: PackedWeight) -> PackedWeight:
     )
 
 
-def _judge_all(
-    outputs: torch.Tensor, ref: Reference, *, k: int, split_count: int, rounds_weights: bool
-) -> Verdict:
-    first = judge(outputs[0], ref, k=k, split_count=split_count, rounds_weights=rounds_weights)
+def _judge_all(outputs: torch.Tensor, ref: Reference, *, k: int, **arithmetic: Any) -> Verdict:
+    first = judge(outputs[0], ref, k=k, **arithmetic)
     if not first.passed:
         return Verdict(passed=False, rel_error=first.relative_error, evidence=first.detail)
     for extreme in (outputs.amax(0), outputs.amin(0)) if len(outputs) > 1 else ():
-        other = judge(extreme, ref, k=k, split_count=split_count, rounds_weights=rounds_weights)
+        other = judge(extreme, ref, k=k, **arithmetic)
         if other.misplaced or other.worst_of_bound > 1:
             return Verdict(passed=False, rel_error=other.relative_error, evidence=other.detail)
     return Verdict(passed=True, rel_error=first.relative_error)
