@@ -176,4 +176,4 @@ def test_cells_use_the_commits_own_winners(
     )
     limits = Limits()
     assert suite._config.own_config(variant, problem, "rtx-3060", limits) == (tuned, "unvalidated")
-    assert suite._config.own_config(variant, problem, "h200", limits) == (default, "default")
+    assert suite._config.own_config(variant, problem, "a10", limits) == (default, "default")
