@@ -44,7 +44,7 @@ function commands(step) {
 }
 
 function level(step) {
-  return el('span', {}, `${number(step.before)} → ${number(step.after)} `, el('span', { class: 'muted' }, seriesOf(step).unit));
+  return el('span', {}, `${number(step.before)} → ${number(step.after)} `, el('span', { class: 'muted unit' }, seriesOf(step).unit));
 }
 
 function sign(step, text) {
