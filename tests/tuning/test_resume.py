@@ -19,6 +19,7 @@ from roofgap.tuning import journal as journal_module
 from roofgap.tuning.budget import Budget
 from roofgap.tuning.journal import read_journal
 from roofgap.tuning.scripted import ScriptedRunner
+from roofgap.tuning.space import Space
 from roofgap.tuning.status import Status
 from roofgap.tuning.tune import tune
 
@@ -30,8 +31,8 @@ ASKED = request(PROBLEMS[:2], budget=TINY)
 KILL_POINTS = 500
 
 
-def runner() -> ScriptedRunner:
-    return ScriptedRunner(
+def runner(kind: type[ScriptedRunner] = ScriptedRunner) -> ScriptedRunner:
+    return kind(
         rugged,
         noise=lambda config: 0.01,
         faults={CRASHER: (Status.CRASH, "signal 9")},
@@ -196,10 +197,20 @@ def test_a_changed_kernel_is_not_mixed_into_an_old_run(tmp_path: Path, monkeypat
 def test_two_tuners_in_one_folder(tmp_path: Path):
     """Two runs with journals of their own publish into the same winners at once; every file is whole, none is lost."""
     results, errors = {}, []
+    all_began = threading.Barrier(3, timeout=60)  # each has looked at the empty folder before any publishes
+
+    class Together(ScriptedRunner):
+        waited = False
+
+        def begin(self, space: Space, timed: dict[str, str]) -> None:
+            if not self.waited:
+                all_began.wait()
+                self.waited = True
+            super().begin(space, timed)
 
     def one(name: str) -> None:
         try:
-            results[name] = run(tmp_path, ASKED, runner(), name=name)
+            results[name] = run(tmp_path, ASKED, runner(Together), name=name)
         except BaseException as error:
             errors.append(error)
 
