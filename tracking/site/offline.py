@@ -15,12 +15,14 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from roofgap.shapes.errors import RoofgapError
 from roofgap.shapes.files import write_text
 
 ASSETS = Path(str(resources.files("roofgap.tracking.site") / "assets"))
 FOLDER = "roofgap"  # of the site, for what asv did not write
+ATOM = "http://www.w3.org/2005/Atom"
 PAGES = {"history": "History", "roofline": "Roofline", "tuning": "Tuning"}
 
 _TAG = re.compile(
@@ -67,6 +69,24 @@ def settle(html_dir: Path) -> None:
     for name, change in changes.items():
         path = html_dir / name
         write_text(path, _canonical(change(json.loads(path.read_text(encoding="utf-8")))))
+    settle_feed(html_dir / "regressions.xml")
+
+
+def settle_feed(path: Path) -> None:
+    """Puts the entries of asv's Atom feed into a fixed order: by time, then by their text."""
+    ElementTree.register_namespace("", ATOM)
+    feed = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    entries = feed.findall(f"{{{ATOM}}}entry")
+    for entry in entries:
+        feed.remove(entry)
+    feed.extend(
+        sorted(
+            entries,
+            key=lambda entry: (entry.findtext(f"{{{ATOM}}}updated", ""), ElementTree.tostring(entry)),
+            reverse=True,
+        )
+    )
+    write_text(path, ElementTree.tostring(feed, encoding="unicode", xml_declaration=True))
 
 
 def _canonical(value: Any) -> str:
