@@ -310,3 +310,18 @@ def test_canary_of_private_asv_names(tmp_path: Path) -> None:
     assert repo.get_range_spec("a", "b") and callable(repo.get_hashes_from_range)
     assert offline.offline_index(asv_index(), "x")
     assert tuning.FOLDER == "tuning/winners"
+
+
+def test_the_feed_does_not_depend_on_the_order_of_its_entries(tmp_path: Path) -> None:
+    def entry(day: int, title: str) -> str:
+        return f"<entry><title>{title}</title><updated>2026-11-{day:02}T00:00:00Z</updated></entry>"
+
+    entries = [entry(1, "a"), entry(2, "b"), entry(2, "c")]
+    settled = []
+    for listed in (entries, entries[::-1], [entries[1], entries[0], entries[2]]):
+        path = tmp_path / "regressions.xml"
+        path.write_text(f'<feed xmlns="{offline.ATOM}"><title>t</title>{"".join(listed)}</feed>')
+        offline.settle_feed(path)
+        settled.append(path.read_text())
+    assert settled[0] == settled[1] == settled[2]
+    assert settled[0].index("<title>c") < settled[0].index("<title>b") < settled[0].index("<title>a")
