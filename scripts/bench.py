@@ -129,13 +129,14 @@ def run_tree() -> int:
 def local_results() -> Iterator[Path]:
     """A configuration whose results lie in ``.asv/results`` and begin with the committed ones.
 
-    A bench on a laptop must not change the tree; ``asv run`` itself writes into the committed folder.
+    A bench on a laptop must not change the tree; ``asv run`` itself writes into the committed folder. A committed file
+    that is newer than its copy, from a pull or a record made again, replaces it.
     """
     local = ROOT / ".asv" / "results"
     committed = ROOT / CONFIG["results_dir"]
     for path in committed.rglob("*.json"):
         copy = local / path.relative_to(committed)
-        if not copy.exists():
+        if not copy.exists() or copy.stat().st_mtime_ns < path.stat().st_mtime_ns:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
     # In the root, because asv changes into the folder of its configuration.

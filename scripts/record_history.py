@@ -3,8 +3,9 @@
     python scripts/record_history.py --lanes device --machine my-h200 COMMIT [COMMIT ...]
     python scripts/record_history.py --lanes static,traffic $(git rev-list --reverse HEAD)
 
-One live process per commit computes all cells, where asv starts one per cell. For a GPU machine without a network: take
-the history there as a ``git bundle``, clone it, run this, and bring ``results/asv/<machine>`` back.
+One live process per commit computes all cells, where asv starts one per cell. A commit's file is written once it is
+measured: being cut off costs one commit. For a GPU machine without a network: take the history there as a
+``git bundle``, clone it, run this, and bring ``results/asv/<machine>`` back.
 """
 
 from __future__ import annotations

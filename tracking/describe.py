@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,9 +86,19 @@ def _text(value: str | bytes) -> str:
 
 
 def _cuda() -> str:
-    # From torch's own version, without importing it: 2.11.0+cu130.
-    local = tracked_versions(["torch"])["torch"].partition("+")[2]
-    return local or UNAVAILABLE
+    """``cu130``, ``cpu``, ...: what torch was built for, without importing it.
+
+    Wheels of one build carry it in their version (2.11.0+cu130) or, from the default index, only inside.
+    """
+    if local := tracked_versions(["torch"])["torch"].partition("+")[2]:
+        return local
+    torch = importlib.util.find_spec("torch")
+    inside = Path(torch.origin).parent / "version.py" if torch and torch.origin else None
+    if inside and inside.is_file():
+        text = inside.read_text(encoding="utf-8")
+        if found := re.search(r"^cuda\b[^=\n]*= *['\"](\d+)\.(\d+)", text, re.MULTILINE):
+            return f"cu{found[1]}{found[2]}"
+    return UNAVAILABLE
 
 
 def _cpu() -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from ._cells import Cell
@@ -29,15 +31,42 @@ def readings(cells: Sequence[Cell]) -> dict[Cell, Reading]:
     sources: dict[Cell, str] = {}
     for cell in cells:
         found[cell] = guarded(lambda cell=cell: _ask(cell, requests, sources))  # type: ignore[misc]
-    if requests:
-        pool = need("roofgap.kernels.static.pool", "CompilePool")
-        with pool(workers=min(8, max(2, os.cpu_count() or 2), len(requests))) as workers:
-            results = workers.inspect(list(requests.values()))
-        for cell, result in zip(requests, results, strict=True):
-            found[cell] = guarded(
-                lambda cell=cell, result=result: _read(requests[cell], sources[cell], result)  # type: ignore[misc]
-            )
+    for cell, result in _compile(requests):
+        found[cell] = guarded(
+            lambda cell=cell, result=result: _read(requests[cell], sources[cell], result)  # type: ignore[misc]
+        )
     return found
+
+
+def _compile(requests: dict[Cell, Any]) -> list[tuple[Cell, Any]]:
+    """Metrics, a failure, or None where the compiler ended its process in an instant, for each request.
+
+    A pool per worker, with one request at a time: a pool that several share can blame a crash on the request that its
+    worker had just finished, and then waits in vain for the one that crashed.
+    """
+    if not requests:
+        return []
+    pool = need("roofgap.kernels.static.pool", "CompilePool")
+    waiting = iter(requests)
+    workers = min(8, max(2, os.cpu_count() or 2), len(requests))
+    with ThreadPoolExecutor(workers) as threads:
+        started = [threads.submit(_compile_each, pool, waiting, requests) for _ in range(workers)]
+        return [outcome for one in started for outcome in one.result()]
+
+
+def _compile_each(pool: Any, waiting: Iterator[Cell], requests: dict[Cell, Any]) -> list[tuple[Cell, Any]]:
+    """What one worker compiles, until nothing is waiting; a pool that broke is opened anew."""
+    done: list[tuple[Cell, Any]] = []
+    while True:
+        with pool(workers=1) as worker:
+            for cell in waiting:
+                try:
+                    done.append((cell, worker.inspect([requests[cell]])[0]))
+                except BrokenProcessPool:
+                    done.append((cell, None))
+                    break
+            else:
+                return done
 
 
 def _ask(cell: Cell, requests: dict[Cell, Any], sources: dict[Cell, str]) -> Reading:
@@ -59,6 +88,8 @@ def _ask(cell: Cell, requests: dict[Cell, Any], sources: dict[Cell, str]) -> Rea
 
 def _read(request: Any, source: str, result: Any) -> Reading:
     """Metrics and what explains them, of a compiled request."""
+    if result is None:
+        return {"failed": "crash: the compiler ended its process"}
     kind = getattr(result, "kind", None)  # a failure has a kind, metrics have none
     if kind == "refused":
         raise NotImplementedError(result.message)

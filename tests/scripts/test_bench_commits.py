@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import time
@@ -47,6 +48,18 @@ def test_a_bench_works_on_a_copy_of_the_committed_results(bench: ModuleType, tmp
         "scripts",
     ]
     assert (tmp_path / "results" / "asv" / "box" / "01234567-overlay.json").read_text() == '{"old": 1}'
+
+
+def test_a_committed_result_recorded_again_replaces_its_copy(bench: ModuleType, tmp_path: Path) -> None:
+    committed = tmp_path / "results" / "asv" / "box" / "01234567-overlay.json"
+    copy = tmp_path / ".asv" / "results" / "box" / "01234567-overlay.json"
+    with bench.local_results():
+        pass
+    committed.write_text('{"new": 2}')
+    later = copy.stat().st_mtime_ns + 10**9
+    os.utime(committed, ns=(later, later))
+    with bench.local_results():
+        assert copy.read_text() == '{"new": 2}'
 
 
 def test_the_quick_tier_selects_its_cells_and_no_others(

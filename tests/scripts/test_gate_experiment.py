@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roofgap.tracking.gate.stats import decide
+from roofgap.shapes.errors import RoofgapError
+from roofgap.tuning.results import read_results
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +64,8 @@ def test_runs_are_judged_as_the_gate_judges(
     cells = experiment.CELLS
     busy = dict.fromkeys(cells, 255)
     sides = {"a": Side(1), "again": Side(2), "planted": Side(3, busy)}
-    samples = experiment.take(sides, cells, placements=2, runs=2)
-    assert {len(listed) for listed in samples.values()} == {4}
-    decisions = {kind: [decide(run) for run in listed] for kind, listed in samples.items()}
+    *_, decisions = experiment.judge(sides, cells, placements=2, runs=2)
+    assert {len(listed) for listed in decisions.values()} == {4}
     assert experiment.summarise(decisions) == 0
     assert "A/A: 0 alarms in 4 runs of 10 cells" in capsys.readouterr().out
     row = experiment.row(
@@ -75,3 +75,71 @@ def test_runs_are_judged_as_the_gate_judges(
     assert row["effect"] == pytest.approx(0.051, abs=0.01)
     blind = {"again": decisions["again"], "planted": decisions["again"]}
     assert experiment.summarise(blind) == 1
+
+
+class Worker:
+    """A live worker without a process; ``about`` is all it is asked."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        pass
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def ask(self, question: str, timeout_s: float) -> dict[str, Any]:
+        assert question == "about"
+        return {"gpu": "h200", "versions": {"torch": "2.11.0"}}
+
+
+@pytest.fixture
+def ready(experiment: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script with sides of ours in place of its workers and checkouts."""
+    monkeypatch.setattr(experiment, "plant", lambda root, clone: clone)
+    monkeypatch.setattr(experiment, "resolve", lambda clone, commit: commit)
+    monkeypatch.setattr(experiment, "check_out", lambda clone, commit, folder: folder)
+    monkeypatch.setattr(experiment, "LiveWorker", Worker)
+    monkeypatch.setattr(experiment, "WorkerSide", lambda worker, busy=None: Side(id(worker) % 1000, busy))
+    monkeypatch.setattr(experiment, "calibrate", lambda before, worker, cell: (255, 0.05))
+    return experiment
+
+
+def test_a_finished_experiment_leaves_one_file(ready: ModuleType, tmp_path: Path) -> None:
+    out = tmp_path / "h200.json"
+    assert ready.experiment(tmp_path, ready.CELLS[:2], placements=2, runs=2, out=out) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["h200.json"]
+    rows = read_results(out).rows
+    assert len(rows) == 2 * 4 * 2
+    assert {row["run"] for row in rows} == {0, 1, 2, 3}
+
+
+def test_what_was_measured_survives_being_cut_off(
+    ready: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, taken = ready.take, list[Any]()
+
+    def cut_off(*args: Any) -> Any:
+        if taken:
+            raise RoofgapError("worker", "ended", "look at its log")
+        taken.append(take(*args))
+        return taken[0]
+
+    monkeypatch.setattr(ready, "take", cut_off)
+    with pytest.raises(RoofgapError):
+        ready.experiment(tmp_path, ready.CELLS[:2], placements=3, runs=2, out=tmp_path / "h200.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["h200.partial.json"]
+    rows = read_results(tmp_path / "h200.partial.json").rows
+    assert len(rows) == 2 * 2 * 2
+    assert {row["run"] for row in rows} == {0, 1}
+
+
+@pytest.mark.parametrize("option", ["--placements", "--runs", "--cells"])
+def test_nothing_to_measure_is_refused(
+    experiment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gate_experiment.py", "--out", str(tmp_path / "x.json"), option, "0"])
+    with pytest.raises(SystemExit) as stopped:
+        experiment.main()
+    assert stopped.value.code == 2

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from chromium import Chromium
 
-CHOOSE = """byId('p-variant').value = 'v3'; byId('p-variant').dispatchEvent(new Event('change'));
-document.querySelector('#steps tbody tr:last-child button').click();
-document.querySelector('#steps tbody tr.member button').click();"""
+CHOOSE = """byId('metric').value = 'device.Cold.sampled_latency_us'; byId('metric').dispatchEvent(new Event('change'));
+document.querySelector('#steps tbody button').click();"""
+LATENCY = "index.html#device.Cold.sampled_latency_us"
 # Name -> page, width, height, dark, what is done to the page first.
 PICTURES = {
-    "history": ("history.html", 1180, 680, False, CHOOSE),
+    "history": ("history.html", 1180, 760, False, CHOOSE),
+    "graph": (LATENCY, 1180, 640, False, "true"),
     "roofline": ("roofline.html", 1180, 640, True, "true"),
     "tuning": ("tuning.html", 1180, 640, False, "document.querySelector('#winners tbody button').click()"),
-    "history-phone": ("history.html", 390, 760, True, "byId('steps').scrollIntoView()"),
+    "history-phone": ("history.html", 390, 760, True, CHOOSE + "byId('steps').scrollIntoView()"),
+    "graph-phone": (LATENCY, 390, 760, True, "true"),
 }
 
 
@@ -29,6 +32,7 @@ def main(html_dir: Path, out: Path) -> None:
                 browser.open(f"{html_dir.resolve().as_uri()}/{page}", width, height, dark)
                 browser.wait_for("document.querySelectorAll('tbody tr, canvas').length > 1")
                 browser.evaluate(prepare)
+                time.sleep(1)  # asv draws when its data has come
                 browser.screenshot(out / f"{name}.png")
         finally:
             browser.close()

@@ -158,7 +158,8 @@ def write_results(repo: Path, hashes: list[str], skipped: int = 3) -> None:
     os.chdir(repo)
     try:
         conf = Config.load(str(repo / "asv.conf.json"))
-        described = [benchmark for benchmark, _, _ in suite()]
+        never = {**next(suite())[0], "name": "host.Never.track_measured"}
+        described = [never, *(benchmark for benchmark, _, _ in suite())]
         Benchmarks(conf, described).save()
         folder = Path(conf.results_dir)
         noise = random.Random(0)

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -106,6 +107,40 @@ def test_samples_reach_asv_as_samples(suite: ModuleType) -> None:
     (kind,) = [one for one in benchmark_types if one.__name__ == "SampledBenchmark"]
     assert kind.name_regex.match("sampled_latency_us")
     assert kind("x", sampled_x, [sampled_x]).run() == {"samples": [3.0, 1.0, 2.0], "number": 1}
+
+
+def test_a_pool_that_breaks_costs_one_request(suite: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    static = suite._static
+
+    class Pool:
+        """Works on one request at a time and is of no use once it broke."""
+
+        def __init__(self, workers: int) -> None:
+            assert workers == 1
+            self.broken = False
+
+        def __enter__(self) -> Pool:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def inspect(self, requests: list[str]) -> list[str]:
+            (request,) = requests
+            assert not self.broken
+            self.broken = request.startswith("breaks")
+            if self.broken:
+                raise BrokenProcessPool("All workers expired")
+            return [f"metrics of {request}"]
+
+    monkeypatch.setattr(static, "need", lambda module, name: Pool)
+    names = ["good", "breaks", "fine", "breaks too", "breaks at last"]
+    found = dict(static._compile({(name,): name for name in names}))
+    assert set(found) == {(name,) for name in names}
+    for (name,), result in found.items():
+        assert result == (None if name.startswith("breaks") else f"metrics of {name}")
+    assert static._read("request", "source", None) == {"failed": "crash: the compiler ended its process"}
+    assert static._compile({}) == []
 
 
 def test_what_a_commit_lacks_is_not_applicable(suite: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,33 @@ def test_what_nvml_does_not_tell_is_named(changes: dict[str, Any], expected: set
     assert set(described.values()) == expected
 
 
+@pytest.mark.parametrize(
+    ("version", "text", "expected"),
+    [
+        ("2.11.0+cu130", "", "cu130"),
+        ("2.13.0+cpu", "cuda: Optional[str] = None\n", "cpu"),
+        ("2.11.0", "__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n", "cu130"),
+        ("2.11.0", "cuda = '12.8'\n", "cu128"),
+        ("2.11.0", "cuda: Optional[str] = None\nhip: Optional[str] = '6.4'\n", "unavailable"),
+    ],
+)
+def test_cuda_is_told_by_the_version_or_from_inside_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, text: str, expected: str
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text(text)
+    found = SimpleNamespace(origin=str(tmp_path / "torch" / "__init__.py"))
+    monkeypatch.setattr(describe, "tracked_versions", lambda names: dict.fromkeys(names, version))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
+    assert describe.describe_extras()["cuda"] == expected
+
+
+def test_cuda_without_torch_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describe, "tracked_versions", lambda names: dict.fromkeys(names, "none"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert describe.describe_extras()["cuda"] == "unavailable"
+
+
 def test_asv_machine_records_the_gpu_without_asking(tmp_path: Path, root: Path) -> None:
     pytest.importorskip("asv", reason="asv is not installed")
     (tmp_path / "asv.conf.json").write_text((root / "asv.conf.json").read_text())

@@ -89,6 +89,60 @@ def test_layout_does_not_shift(browser: chromium.Chromium, site: Site, page: str
     assert browser.evaluate(SHIFT) == 0
 
 
+@pytest.mark.parametrize(
+    ("page", "content"), [("list", "#summarylist-body table"), ("graph", "#main-graph canvas")]
+)
+def test_settings_leave_room_on_a_phone(
+    browser: chromium.Chromium, site: Site, page: str, content: str
+) -> None:
+    address, shown = PAGES[page]
+    browser.open(f"{site.html.as_uri()}/{address}", width=390, height=844)
+    browser.wait_for(shown)
+    top = "getBoundingClientRect().top"
+    assert 0 < browser.evaluate(f"document.querySelector({content!r}).{top}") < 844 / 2
+    panels = "[...document.querySelectorAll('.asv-navigation .panel')].filter((panel) => panel.offsetParent)"
+    tops = browser.evaluate(f"{panels}.map((panel) => panel.{top})")
+    assert len(tops) >= 2 and len(set(tops)) == 1, "they stand side by side"
+
+
+def test_a_curve_is_told_by_what_sets_it_apart(browser: chromium.Chromium, site: Site) -> None:
+    browser.open(f"{site.html.as_uri()}/{PAGES['graph'][0]}")
+    browser.wait_for(PAGES["graph"][1])
+    plot = """((labels) => $.plot($('<div style="width: 600px; height: 200px">').appendTo('body'),
+      labels.map((label, index) => ({ label, data: [[0, index], [1, index]] })), { legend: { show: true } })
+      .getData().map((series) => series.label))"""
+    common = "gpu-NVIDIA H200; m-1"
+    for labels, expected in (
+        ([f"{common}; variant-v1", f"{common}; variant-v2"], ["v1", "v2"]),
+        (
+            ["gpu-A; machine-a; m-1; triton-3.6.0", "gpu-B; machine-b; m-1; triton-3.7.1"],
+            ["a", "b"],  # all else follows from the machine
+        ),
+        (
+            ["gpu-A; machine-a; triton-3.6.0", "gpu-A; machine-a; triton-3.7.1", "gpu-B; machine-b; triton-3.7.1"],
+            ["machine-a; triton-3.6.0", "machine-a; triton-3.7.1", "b"],
+        ),
+        (["m-1", "m-1"], ["m-1", "m-1"]),
+    ):  # fmt: skip
+        assert browser.evaluate(f"{plot}({labels})") == expected
+    empty = plot.replace("[[0, index], [1, index]]", "[[0, index ? index : null]]")
+    shown = browser.evaluate(f"{empty}(['machine-a; m-1', 'machine-b; m-1', 'machine-b; m-4'])")
+    assert shown == [None, "1", "4"], "a curve without a value needs no name"
+    quiet(browser)
+
+
+def test_a_rise_from_zero_is_no_factor(browser: chromium.Chromium, site: Site) -> None:
+    browser.open(f"{site.html.as_uri()}/{PAGES['regressions'][0]}")
+    browser.wait_for(PAGES["regressions"][1])
+    script = (site.html / "regressions.js").read_text()
+    assert offline.FACTOR not in script
+    assert script.count(offline.FACTOR_OR_ZERO) == 2
+    cell = f"((factor) => $('<td/>'){offline.FACTOR_OR_ZERO})"
+    for factor, shown in (("2 / 0", ["from 0", "Infinityx"]), ("3 / 2", ["1.50x", "1.5x"])):
+        read = f"((td) => [td.text(), td.data('sort-value')])({cell}({factor}))"
+        assert browser.evaluate(read) == shown
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_dark_mode_is_dark(browser: chromium.Chromium, site: Site, page: str) -> None:
     browser.open(f"{site.html.as_uri()}/{PAGES[page][0]}", dark=True)
@@ -121,6 +175,28 @@ def test_history_by_keyboard(browser: chromium.Chromium, site: Site) -> None:
     assert browser.evaluate(COUNT.format("#steps tbody tr:not([hidden])")) == before + 9
     browser.press("Enter")
     assert browser.evaluate(COUNT.format("#steps tbody tr:not([hidden])")) == before
+
+
+@pytest.mark.parametrize(
+    ("page", "wanted", "state"),
+    [
+        ("graph", "id === 'log-scale'", "classList.contains('active')"),
+        ("list", "dataset.sort", "classList.contains('desc')"),
+    ],
+)
+def test_asv_pages_by_keyboard(
+    browser: chromium.Chromium, site: Site, page: str, wanted: str, state: str
+) -> None:
+    browser.open(f"{site.html.as_uri()}/{PAGES[page][0]}")
+    browser.wait_for(PAGES[page][1])
+    for _ in range(60):
+        browser.press("Tab")
+        if browser.evaluate(f"Boolean(document.activeElement.{wanted})"):
+            break
+    before = browser.evaluate(f"document.activeElement.{state}")
+    browser.press("Enter")
+    browser.wait_for(f"document.activeElement.{state} !== {str(before).lower()}")
+    quiet(browser)
 
 
 def choose(browser: chromium.Chromium, name: str, value: str) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import re
+import shutil
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,52 @@ def test_site_asks_for_nothing_outside_itself(site: Site) -> None:
             assert (site.html / address.partition("?")[0]).is_file(), f"{page.name} lacks {address}"
 
 
+@pytest.mark.parametrize("triton", ["3.6.0", "3.7.1"])
+def test_an_upgrade_of_triton_is_no_regression(site: Site, tmp_path: Path, triton: str) -> None:
+    """From commit 6 on everything on the laptop is twice as much, with the same Triton or with another."""
+    repo = tmp_path / "repo"
+    shutil.copytree(site.repo, repo, ignore=shutil.ignore_patterns("html"))
+    for path in (repo / ".asv" / "results" / "laptop").glob("*-overlay-*.json"):
+        stored = json.loads(path.read_text())
+        if site.hashes.index(stored["commit_hash"]) < 6:
+            continue
+        path.unlink()
+        stored["params"]["triton"] = stored["requirements"]["triton"] = triton
+        stored["env_name"] = stored["env_name"].replace("3.6.0", triton)
+        for columns in stored["results"].values():
+            columns[0] = [2 * value for value in columns[0]]
+        (path.parent / path.name.replace("3.6.0", triton)).write_text(json.dumps(stored))
+    assert site_toys.publish(repo).returncode == 0
+    changed = Site(repo, site.hashes, "")
+    doubled = [
+        step
+        for step in steps(changed)
+        if step["from"] == site.hashes[5] and changed.data("history")["series"][step["series"]]["gpu"] == ""
+    ]
+    machines = json.loads((changed.html / "index.json").read_text())["graph_param_list"]
+    listed = json.loads((changed.html / "regressions.json").read_text())["regressions"]
+    upgraded = triton != "3.6.0"
+    assert len(doubled) == (0 if upgraded else 18 + 1)
+    assert len(machines) == (3 if upgraded else 2)
+    assert (6 in {jump[1] for *_, jumps in listed for jump in jumps}) != upgraded
+
+
+def test_what_was_never_measured_is_left_out(site: Site, tmp_path: Path) -> None:
+    stored = json.loads((site.repo / ".asv" / "results" / "benchmarks.json").read_text())
+    assert "host.Never.track_measured" in stored
+    shown = json.loads((site.html / "index.json").read_text())["benchmarks"]
+    assert set(shown) == {benchmark["name"] for benchmark, _, _ in site_toys.suite()}
+    assert all(one["params"] == stored[name]["params"] for name, one in shown.items())
+    cell = {"name": "a", "idx": 0, "last_value": None}
+    folder = tmp_path / "graphs" / "machine-m"
+    folder.mkdir(parents=True)
+    (tmp_path / "index.json").write_text('{"benchmarks": {}}')
+    (folder / "summary.json").write_text(json.dumps([{**cell, "last_rev": rev} for rev in (None, 0, 3)]))
+    offline.leave_out_unmeasured(tmp_path)
+    left = json.loads((folder / "summary.json").read_text())
+    assert [row["last_rev"] for row in left] == [0, 3], "a cell that failed where it was measured stays"
+
+
 def test_two_publications_are_the_same(site: Site) -> None:
     def files() -> dict[str, str]:
         return {
@@ -309,6 +356,11 @@ def test_canary_of_private_asv_names(tmp_path: Path) -> None:
     assert Path(repo._path) == tmp_path
     assert repo.get_range_spec("a", "b") and callable(repo.get_hashes_from_range)
     assert offline.offline_index(asv_index(), "x")
+    script = tmp_path / "regressions.js"
+    script.write_text((Path(asv.__file__).parent / "www" / "regressions.js").read_text())
+    offline.say_from_zero(script)
+    with pytest.raises(RoofgapError, match=r"regressions\.js"):
+        offline.say_from_zero(script)
     assert tuning.FOLDER == "tuning/winners"
 
 

@@ -50,7 +50,8 @@ def history_data(
             place = {"series": index, "at": line.places[step.after_revision]}
             rows.append({**_row(step, hashes, commits, between), **place})
     order = {commit_hash: revision for revision, commit_hash in hashes.items()}
-    rows.sort(key=lambda row: (-order[row["to"]], row["series"]))
+    # The cells of one metric stand together, whatever the machine.
+    rows.sort(key=lambda row: (-order[row["to"]], listed[row["series"]]["benchmark"], row["series"]))
     return {
         "series": listed,
         "steps": rows,

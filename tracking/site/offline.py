@@ -30,6 +30,10 @@ _TAG = re.compile(
 )
 _OUTSIDE = re.compile(r'<(?:script|link|img)[^>]+(?:src|href)="((?:https?:)?//[^"]+)"')
 _NAV_END = '<li id="nav-li-graphdisplay">'
+FACTOR = ".text(factor.toFixed(2) + 'x')"
+FACTOR_OR_ZERO = (
+    ".text(isFinite(factor) ? factor.toFixed(2) + 'x' : 'from 0').attr('data-sort-value', factor + 'x')"
+)
 _CREDIT = re.compile(r'<a href="https://github.com/airspeed-velocity/asv/".*?of an unladen\s*', re.DOTALL)
 
 
@@ -42,6 +46,8 @@ def make_self_contained(html_dir: Path) -> None:
     index = html_dir / "index.html"
     target = html_dir / FOLDER
     copy_assets(target)
+    leave_out_unmeasured(html_dir)
+    say_from_zero(html_dir / "regressions.js")
     settle(html_dir)
     digest = write_data(html_dir, target / "data.js")
     write_text(index, offline_index(index.read_text(encoding="utf-8"), digest))
@@ -52,6 +58,30 @@ def copy_assets(target: Path) -> None:
     shutil.copytree(
         ASSETS, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.html", "__pycache__")
     )
+
+
+def leave_out_unmeasured(html_dir: Path) -> None:
+    """Takes benchmarks and cells that were never measured off asv's grid and lists, where they are blank."""
+    index = html_dir / "index.json"
+    stored = json.loads(index.read_text(encoding="utf-8"))
+    measured = {path.stem for path in (html_dir / "graphs" / "summary").glob("*.json")}
+    stored["benchmarks"] = {name: one for name, one in stored["benchmarks"].items() if name in measured}
+    write_text(index, _canonical(stored))
+    for path in (html_dir / "graphs").rglob("summary.json"):
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        write_text(path, _canonical([row for row in rows if row["last_rev"] is not None]))
+
+
+def say_from_zero(script: Path) -> None:
+    """Lets asv's regressions page say so where a level rose from zero, instead of ``Infinityx``; sorted as before.
+
+    Raises:
+        RoofgapError: the script does not write factors as this was written for.
+    """
+    text = script.read_text(encoding="utf-8")
+    if FACTOR not in text:
+        raise RoofgapError("asv's regressions.js", f"does not hold {FACTOR!r}", "install asv>=0.6.6,<0.7")
+    write_text(script, text.replace(FACTOR, FACTOR_OR_ZERO))
 
 
 def settle(html_dir: Path) -> None:
@@ -132,7 +162,8 @@ def offline_index(html: str, digest: str) -> str:
         if html.count(place) != 1:
             raise RoofgapError("asv's index.html", f"does not hold {place!r} once", remedy)
     scripts = "".join(
-        f'<script src="{FOLDER}/{name}"></script>\n    ' for name in (f"data.js?{digest}", "offline.js")
+        f'<script src="{FOLDER}/{name}"></script>\n    '
+        for name in (f"data.js?{digest}", "offline.js", "asv-pages.js")
     )
     html = html.replace('<link href="asv.css"', scripts + '<link href="asv.css"')
     html = html.replace(

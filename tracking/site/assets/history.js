@@ -7,7 +7,7 @@ const state = { key: 'date', down: true, limit: PAGE };
 const seriesOf = (step) => data.series[step.series];
 const label = (name, value) => (/^[\d.]+$/.test(value) ? `${name}=${value}` : value);
 const cell = (series) => Object.entries(series.params).map(([name, value]) => label(name, value)).join(' · ');
-const where = (series) => [series.machine, series.gpu, ...series.toolchain].filter(Boolean).join(' · ');
+const where = (series) => [...new Set([series.machine, series.gpu, ...series.toolchain])].filter(Boolean).join(' · ');
 const magnitude = (step) => (step.ratio ? Math.abs(Math.log(step.ratio)) : Infinity);
 const commitOf = new Map(data.commits.map((commit) => [commit.hash, commit]));
 const age = new Map(data.steps.map((step, index) => [step, -index]));  // the data is newest first
