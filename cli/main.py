@@ -12,6 +12,7 @@ import typer
 from roofgap.cli import (
     batch_curve,
     bench,
+    compare,
     device,
     device_measure,
     doctor,
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 
 app.command("bench")(bench.bench)
+app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)
 app.command("gate")(gate.gate)
 app.command("roofline")(roofline.roofline)

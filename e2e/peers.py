@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from typing import Any, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import nn
@@ -12,34 +11,26 @@ from torch.nn import functional
 
 from roofgap.e2e.arms import Build
 from roofgap.e2e.projections import DecodeLinear, MakeLinear
-from roofgap.kernels.formats.kpacked import KPacked
 from roofgap.kernels.formats.quantise import quantise
 from roofgap.kernels.formats.weight import QuantizedWeight
 from roofgap.kernels.registry import VARIANTS, get_variant
 from roofgap.shapes.errors import RoofgapError
 from roofgap.shapes.problem import Problem, ZeroMode
+from roofgap.tuning.peers.peer import Peer
+from roofgap.tuning.peers.registry import make_peers
 
 ZERO_MODES: dict[str, ZeroMode] = {"tinygemm": "offset", "gemlite": "asym", "marlin": "sym"}
 """What peers store; own linears store what is asked for."""
+
+_PEERS = make_peers()
 
 
 def missing(build: Build) -> str | None:
     """Why a build cannot be made here, or None."""
     if build.weights == "w4" and build.variant not in VARIANTS:
         return f"no kernel variant {build.variant}"
-    if build.weights == "nf4" and not _installed("bitsandbytes"):
-        return "bitsandbytes is not installed"
-    if build.weights == "gemlite" and not _installed("gemlite"):
-        return "gemlite is not installed"
-    if build.weights == "marlin" and not hasattr(torch.ops.gptqmodel_marlin_bf16, "gptq_marlin_gemm_bf16"):
-        return "no op gptqmodel_marlin_bf16::gptq_marlin_gemm_bf16 is loaded (GPTQModel's Marlin)"
-    if build.weights == "tinygemm" and not torch.cuda.is_available():
-        return "tinygemm needs a GPU"
-    return None
-
-
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+    peer = _PEERS.get("bnb-nf4" if build.weights == "nf4" else build.weights)
+    return None if peer is None else peer.missing(torch.bfloat16)
 
 
 def linear_factory(build: Build, group_size: int, zero_mode: ZeroMode) -> MakeLinear:
@@ -120,15 +111,38 @@ class PeerLinear(nn.Module):
     """A peer's packed weight beside the canonical one that it was made from.
 
     The canonical weight stays on the CPU, for the reference and for prefill on peers without it; it is not a buffer.
+
+    Raises:
+        RoofgapError: the peer does not take the shape.
     """
 
+    peer: ClassVar[Peer]
     bias: torch.Tensor | None
 
-    def __init__(self, linear: nn.Linear, weight: QuantizedWeight) -> None:
+    def __init__(self, linear: nn.Linear, group_size: int) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
+        zero_mode = ZERO_MODES[self.peer.name]
+        problem = Problem(
+            n=self.out_features,
+            k=self.in_features,
+            group_size=group_size,
+            x_dtype="bf16",
+            zero_mode=zero_mode,
+        )
+        refusal = self.peer.refuses(problem)
+        if refusal is not None:
+            raise RoofgapError(
+                f"N={problem.n}, K={problem.k}, group_size={group_size}",
+                refusal,
+                f"leave the {self.peer.name} arms out",
+            )
+        weight = canonical(linear, group_size, zero_mode)
         self._cpu = weight.to("cpu")
         self._device = linear.weight.device
+        self._packed = self.peer.pack(weight, torch.bfloat16)
+        for name, tensor in self._packed.read.items():
+            self.register_buffer(name, tensor)  # the same storage: what it takes can be counted
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
 
     @property
@@ -136,102 +150,27 @@ class PeerLinear(nn.Module):
         """The canonical weight on the linear's device."""
         return self._cpu.to(self._device)
 
-    def matvec(self, x: torch.Tensor) -> torch.Tensor:
-        """x [1, K] -> [1, N], without bias."""
-        raise NotImplementedError
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """One row through the peer's kernel; a prompt through the rebuilt dense weight, as own linears do."""
         if x.numel() != self.in_features:
             return functional.linear(x, self.weight_values.dequantise(x.dtype), self.bias)
-        y = self.matvec(x.reshape(1, self.in_features))
+        y = self.peer.run(x.reshape(1, self.in_features), self._packed)
         return (y if self.bias is None else y + self.bias).reshape(*x.shape[:-1], self.out_features)
 
 
 class TinyGemmLinear(PeerLinear):
-    """torch's ``_weight_int4pack_mm``: w = (q - 8) * s + z, s and z bf16 interleaved as [K/g, N, 2]."""
+    """torch's ``_weight_int4pack_mm``."""
 
-    def __init__(self, linear: nn.Linear, group_size: int) -> None:
-        n, k = linear.out_features, linear.in_features
-        if group_size not in (32, 64, 128, 256) or k % group_size or k % 128 or n % 8:
-            raise RoofgapError(
-                f"N={n}, K={k}, group_size={group_size}",
-                "tinygemm takes N in multiples of 8, K of 128 and of the group, groups of 32 to 256",
-                "leave the tinygemm arms out",
-            )
-        weight = canonical(linear, group_size, "offset")
-        super().__init__(linear, weight)
-        self.group_size = group_size
-        packed = (weight.codes[:, ::2] << 4) | weight.codes[:, 1::2]
-        self.register_buffer("packed", torch._convert_weight_to_int4pack(packed.contiguous(), 8))
-        assert weight.zeros is not None
-        zeros = weight.zeros + 8 * weight.scales  # offset of code 8
-        self.register_buffer(
-            "scales_zeros", torch.stack([weight.scales.T, zeros.T], dim=-1).to(torch.bfloat16).contiguous()
-        )
-
-    def matvec(self, x: torch.Tensor) -> torch.Tensor:
-        """bf16 only."""
-        return torch._weight_int4pack_mm(x, self.packed, self.group_size, self.scales_zeros)  # type: ignore[arg-type]
+    peer = _PEERS["tinygemm"]
 
 
 class GemLiteLinear(PeerLinear):
-    """GemLite's A16W4 linear. It tunes every shape when it first runs, about 40 s each."""
+    """GemLite's A16W4. It tunes every shape when it first runs, with the settings that the library comes with."""
 
-    def __init__(self, linear: nn.Linear, group_size: int) -> None:
-        weight = canonical(linear, group_size, "asym")
-        super().__init__(linear, weight)
-        core = importlib.import_module("gemlite.core")
-        self.inner: Any = core.GemLiteLinearTriton(
-            W_nbits=4,
-            group_size=group_size,
-            in_features=linear.in_features,
-            out_features=linear.out_features,
-            input_dtype=core.DType.BF16,
-            output_dtype=core.DType.BF16,
-        )
-        assert weight.zeros is not None
-        self.inner.pack(weight.codes, weight.scales, weight.zeros.to(weight.scales.dtype), bias=None)
-
-    def matvec(self, x: torch.Tensor) -> torch.Tensor:
-        """bf16."""
-        return cast("torch.Tensor", self.inner(x))
+    peer = _PEERS["gemlite"]
 
 
 class MarlinLinear(PeerLinear):
-    """Marlin (vLLM lineage) as GPTQModel builds it: symmetric codes, scales permuted in blocks of 64, fp32 reduction.
+    """Marlin as GPTQModel builds it; GPTQModel loads its op."""
 
-    Its op is loaded by GPTQModel; weights go through its own repacking op from GPTQ's layout, which is `KPacked`.
-    """
-
-    UINT4B8 = 4 << 8 | 8 << 17 | 1 << 50  # ScalarType id: 4 mantissa bits, bias 8, IEEE NaN tag
-
-    def __init__(self, linear: nn.Linear, group_size: int) -> None:
-        n, k = linear.out_features, linear.in_features
-        if n % 64 or k % 128 or (group_size != -1 and k % group_size):
-            raise RoofgapError(
-                f"N={n}, K={k}, group_size={group_size}",
-                "Marlin takes N in multiples of 64, K of 128 and of the group",
-                "leave the Marlin arms out",
-            )
-        weight = canonical(linear, group_size, "sym")
-        super().__init__(linear, weight)
-        packed = KPacked.pack(weight)
-        device = linear.weight.device
-        self.register_buffer("none", torch.empty(0, dtype=torch.int32, device=device))
-        self.register_buffer(
-            "codes", torch.ops.gptqmodel_marlin_bf16.gptq_marlin_repack(packed.codes, self.none, k, n, 4)
-        )
-        order = [i + 8 * j for i in range(8) for j in range(8)]
-        scales = packed.scales.reshape(-1, 64)[:, order].reshape(-1, n)
-        self.register_buffer("scales", scales.to(torch.bfloat16).contiguous())
-        sms = torch.cuda.get_device_properties(device).multi_processor_count
-        self.register_buffer("workspace", torch.zeros(max(sms, 128), dtype=torch.int32, device=device))
-
-    def matvec(self, x: torch.Tensor) -> torch.Tensor:
-        """bf16."""
-        y = torch.ops.gptqmodel_marlin_bf16.gptq_marlin_gemm_bf16(
-            x, None, self.codes, None, self.scales, None, self.none, self.none, self.none, self.workspace,
-            self.UINT4B8, 1, self.out_features, self.in_features, True, False, True, False,
-        )  # fmt: skip
-        return cast("torch.Tensor", y)
+    peer = _PEERS["marlin"]
