@@ -284,6 +284,8 @@ def _list_arms(form: str) -> None:
             "q|k|v, gate|up joined": arm.build.fused_linears,
             "4-bit head": arm.build.head_w4,
             "fused operators": arm.build.fused_operators,
+            "epilogues": arm.build.epilogues,
+            "PDL": arm.pdl,
             "in all": not arm.opt_in,
         }
         for arm in ARMS.values()

@@ -3,7 +3,8 @@
 weights    who multiplies: torch (``bf16``), bitsandbytes (``nf4``), an own variant (``w4``) or a peer
 loop       ``eager``, ``graph`` (one captured step, replayed), ``inductor`` (compiled, then captured the same way),
            ``generate`` (transformers' own loop, as users run it) or ``stream`` (reads the bytes, computes nothing)
-switches   q|k|v and gate|up as one matrix each; the head at 4 bits; fused small operators
+switches   q|k|v and gate|up as one matrix each; the head at 4 bits; fused small operators; SwiGLU and residual add as
+           epilogues of the products; programmatic dependent launch (PDL) of the captured step's own kernels
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ class Build:
         fused_linears: q|k|v and gate|up joined along N.
         head_w4: the head at 4 bits too; a tied embedding stays as it is.
         fused_operators: norms, rotary, SwiGLU and decode attention in own kernels.
+        epilogues: SwiGLU and residual add in the products' own launches, where the variant can; a switch of
+            ``fused_operators``.
+
+    Raises:
+        RoofgapError: epilogues without fused operators.
     """
 
     weights: Weights = "bf16"
@@ -38,6 +44,11 @@ class Build:
     fused_linears: bool = False
     head_w4: bool = False
     fused_operators: bool = False
+    epilogues: bool = False
+
+    def __post_init__(self) -> None:
+        if self.epilogues and not self.fused_operators:
+            raise RoofgapError("epilogues", "need fused operators around them", "set fused_operators too")
 
     def formats(self, group_size: int, zero_mode: ZeroMode) -> tuple[WeightFormat, WeightFormat]:
         """How linears and head are stored."""
@@ -61,12 +72,15 @@ class Arm:
         build: what is decoded with.
         loop: how it is decoded.
         opt_in: run only when named: it needs minutes of its own (GemLite tunes 40 s a shape).
+        pdl: own kernels are captured as programmatic dependent launches, where the GPU has them. That changes when
+            they start and no value, so arms with and without share a build.
     """
 
     name: str
     build: Build
     loop: Loop
     opt_in: bool = False
+    pdl: bool = False
 
     @property
     def is_slow(self) -> bool:
@@ -76,10 +90,11 @@ class Arm:
 
 OWN_VARIANTS = ("v2", "v3", "v4")
 _LADDER = ("v3", "v4")  # variants for which every step is taken one by one
+_EPILOGUES = ("v4",)  # those among them that have epilogues
 
 
-def _arm(name: str, loop: Loop, build: Build = Build(), *, opt_in: bool = False) -> Arm:
-    return Arm(name=name, build=build, loop=loop, opt_in=opt_in)
+def _arm(name: str, loop: Loop, build: Build = Build(), *, opt_in: bool = False, pdl: bool = False) -> Arm:
+    return Arm(name=name, build=build, loop=loop, opt_in=opt_in, pdl=pdl)
 
 
 def _own(variant: str) -> list[Arm]:
@@ -91,13 +106,22 @@ def _own(variant: str) -> list[Arm]:
     arms = [_arm(f"{name}-eager", "eager", plain), _arm(f"{name}-graph", "graph", plain)]
     if variant not in _LADDER:
         return arms
-    return [
-        *arms,
+    both = replace(operators, head_w4=True)
+    arms += [
         _arm(f"{name}-fused-graph", "graph", joined),
         _arm(f"{name}-fused-head-graph", "graph", head),
         _arm(f"{name}-fused-ops-graph", "graph", operators),
-        _arm(f"{name}-fused-ops-head-graph", "graph", replace(operators, head_w4=True)),
+        _arm(f"{name}-fused-ops-head-graph", "graph", both),
+        _arm(f"{name}-fused-ops-head-pdl-graph", "graph", both, pdl=True),
         _arm(f"{name}-fused-head-inductor-graph", "inductor", head, opt_in=True),
+    ]
+    if variant not in _EPILOGUES:
+        return arms
+    joint = replace(both, epilogues=True)
+    return [
+        *arms,
+        _arm(f"{name}-fused-epilogues-head-graph", "graph", joint),
+        _arm(f"{name}-fused-epilogues-head-pdl-graph", "graph", joint, pdl=True),
     ]
 
 

@@ -12,11 +12,13 @@ from typing import Any, cast
 
 import torch
 
+from roofgap.kernels.step import dependent_launches
 from roofgap.shapes.errors import RoofgapError
 from roofgap.tuning.measure.device import Device, Graph
 
 CAPACITY_UNIT = 512
-Argmax = Callable[[torch.Tensor], torch.Tensor]
+Advance = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], object]
+"""Ends a step in place: logits [1, vocab], token [1, 1], generated [capacity], position [1, 1]."""
 
 
 def capacity_for(depth: int, steps: int) -> int:
@@ -24,8 +26,13 @@ def capacity_for(depth: int, steps: int) -> int:
     return -(-(depth + steps + 1) // CAPACITY_UNIT) * CAPACITY_UNIT
 
 
-def _torch_argmax(logits: torch.Tensor) -> torch.Tensor:
-    return logits.argmax(-1)
+def _torch_advance(
+    logits: torch.Tensor, token: torch.Tensor, generated: torch.Tensor, position: torch.Tensor
+) -> None:
+    chosen = logits.argmax(-1)
+    generated.index_copy_(0, position.view(1), chosen)
+    token.copy_(chosen.view(1, 1))
+    position.add_(1)
 
 
 class CapturedStep:
@@ -60,12 +67,12 @@ class Decoder:
     Args:
         model: a transformers causal LM.
         capacity: positions of the cache.
-        argmax: token of logits [1, vocab] -> int64 [1]; torch's unless given.
+        advance: ends a step greedily; torch's operations unless given.
     """
 
     logits: torch.Tensor
 
-    def __init__(self, model: Any, capacity: int, argmax: Argmax | None = None) -> None:
+    def __init__(self, model: Any, capacity: int, advance: Advance | None = None) -> None:
         from transformers import StaticCache
 
         self.model, self.capacity, self.depth = model, capacity, 0
@@ -75,7 +82,7 @@ class Decoder:
         self.generated = torch.zeros(capacity, dtype=torch.int64, device=device)
         self._first = torch.zeros_like(self.token)
         self._forward: Callable[..., Any] = model
-        self._argmax: Argmax = argmax or _torch_argmax
+        self._advance: Advance = advance or _torch_advance
         # transformers renamed the argument; the old name still works but warns at every call, which costs host time.
         names = inspect.signature(model.forward).parameters
         self._cache_name = "cache" if "cache" in names else "past_key_values"
@@ -97,7 +104,7 @@ class Decoder:
             self._set_length(0)
             positions = torch.arange(depth, device=tokens.device)[None]
             logits = self._call(self.model, tokens, positions)
-            self._first.copy_(_torch_argmax(logits[0, -1:]).view(1, 1))
+            self._first.copy_(logits[0, -1:].argmax(-1).view(1, 1))
         self.depth = depth
         self.rewind()
 
@@ -113,10 +120,7 @@ class Decoder:
         with torch.inference_mode():
             logits = self._call(self._forward, self.token, self.position)
             self.logits = logits
-            chosen = self._argmax(logits[0])
-            self.generated.index_copy_(0, self.position.view(1), chosen)
-            self.token.copy_(chosen.view(1, 1))
-            self.position.add_(1)
+            self._advance(logits[0], self.token, self.generated, self.position)
 
     def forced(self, step: Callable[[], None], tokens: torch.Tensor) -> torch.Tensor:
         """Logits [T, vocab] of ``tokens`` [T] fed one by one from the current position, teacher forced.
@@ -135,17 +139,23 @@ class Decoder:
         """Lets inductor compile the forward pass of a step (of one token; prefill stays as it is)."""
         self._forward = torch.compile(self.model, dynamic=False)
 
-    def capture(self, device: Device) -> CapturedStep:
+    def capture(self, device: Device, *, pdl: bool = False) -> CapturedStep:
         """One step as a graph. Two steps run before, so that everything is compiled and allocated.
+
+        Args:
+            device: where.
+            pdl: capture own kernels as programmatic dependent launches. A step begins with torch's embedding lookup,
+                an ordinary launch, as ``kernels.step`` asks for.
 
         Raises:
             RoofgapError: nothing was captured, or a replay does not write what a step writes.
         """
         self.rewind()
-        for _ in range(2):
-            self.step()
-        self.rewind()
-        graph = CapturedStep(self, device.capture([self.step]))
+        with dependent_launches(pdl):
+            for _ in range(2):
+                self.step()
+            self.rewind()
+            graph = CapturedStep(self, device.capture([self.step]))
         self.generated[self.depth] = -1
         self.rewind()
         graph.replay()

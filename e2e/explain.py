@@ -113,7 +113,9 @@ class Inspector:
         build, options, read = ready.arm.build, self.options, ready.read
         manifest = self.source.manifest.fused() if build.fused_linears else self.source.manifest
         weights, head = options.formats(build)
-        matrices = replace(build, fused_operators=False)  # the same products, whatever surrounds them
+        matrices = replace(
+            build, fused_operators=False, epilogues=False
+        )  # the same products, whatever surrounds them
         if matrices not in self._alone:
             problems = manifest.problems(
                 group_size=options.group_size, x_dtype="bf16", zero_mode=options.zero_mode

@@ -95,7 +95,7 @@ def convert(source: Path, folder: Path, *, tokenizer: bool = True) -> Path:
 
 
 def cut(source: Path, target: Path, layers: int) -> None:
-    """Writes the first ``layers`` layers of a GGUF file, blocks untouched, as a smaller file of the same model.
+    """Writes the first ``layers`` layers of a GGUF file, blocks and tokenizer untouched, as a smaller file.
 
     For a machine that the whole file cannot be brought to. Its text is nonsense; its kernels see real weights.
 
@@ -110,10 +110,12 @@ def cut(source: Path, target: Path, layers: int) -> None:
     part = target.with_name(target.name + ".part")
     writer = gguf.GGUFWriter(part, architecture)
     for key, entry in reader.fields.items():
-        if key.startswith(f"{architecture}.") and isinstance(value := entry.contents(), int | float):
-            value = layers if key.endswith(".block_count") else value
-            add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
-            add(key, value)
+        if key.startswith("GGUF.") or key == "general.architecture":  # the writer's own
+            continue
+        kind = entry.types[0]
+        of = entry.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        value = layers if key == f"{architecture}.block_count" else entry.contents()
+        writer.add_key_value(key, value, kind, sub_type=of)
     for tensor in reader.tensors:
         if not tensor.name.startswith("blk.") or int(tensor.name.split(".")[1]) < layers:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from roofgap.e2e.arms import Arm, Build
-from roofgap.e2e.decoder import Argmax, CapturedStep, Decoder, capacity_for
+from roofgap.e2e.decoder import Advance, CapturedStep, Decoder, capacity_for
 from roofgap.e2e.models import ModelSource
 from roofgap.e2e.reference import Agreement, compare_logits, reference_logits
 from roofgap.e2e.stream_arm import prepare_stream, tensor_bytes
@@ -175,7 +175,7 @@ class Workshop:
         built = self._build(arm.build)
         steps = options.steps_of(arm)
         needed = max(options.depth + steps, GATE_PROMPT + options.gate_steps)
-        decoder = Decoder(built.model, capacity_for(needed, 0), _argmax_of(arm.build))
+        decoder = Decoder(built.model, capacity_for(needed, 0), _advance_of(arm.build))
         prompt = self.tokens[:, : options.depth]
         ready = PreparedArm(
             arm=arm,
@@ -235,7 +235,7 @@ class Workshop:
         decoder.prefill(tokens[:, :GATE_PROMPT])
         if arm.loop == "inductor":
             decoder.compile()
-        graph = None if arm.loop == "eager" else decoder.capture(self.device)
+        graph = None if arm.loop == "eager" else decoder.capture(self.device, pdl=arm.pdl)
         logits = decoder.forced(graph.replay if graph else decoder.step, tokens[0, GATE_PROMPT:])
         ready.agreement = compare_logits(logits, self._reference_of(arm.build, tokens)[GATE_PROMPT:])
         if ready.agreement.fault:
@@ -245,12 +245,12 @@ class Workshop:
         return graph
 
 
-def _argmax_of(build: Build) -> Argmax | None:
+def _advance_of(build: Build) -> Advance | None:
     if not build.fused_operators:
         return None
-    from roofgap.e2e.fused.argmax import argmax
+    from roofgap.e2e.fused.argmax import next_token
 
-    return argmax
+    return next_token
 
 
 def _repeat(step: Callable[[], object], count: int) -> Callable[[], object]:

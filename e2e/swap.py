@@ -99,7 +99,7 @@ def build_model(
     if build.fused_operators:
         from roofgap.e2e.fused.apply import apply_fused_operators
 
-        apply_fused_operators(model)
+        apply_fused_operators(model, epilogues=build.epilogues)
     return built
 
 

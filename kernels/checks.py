@@ -225,7 +225,7 @@ def zero_groups(case: Case) -> str:
 
 
 def not_finite(case: Case) -> str:
-    """Infinities and NaN in x reach exactly the outputs they reach in a matmul, and no other row."""
+    """Infinities and NaN in x reach the outputs they reach in a matmul, as the policy says, and no other row."""
     k = case.problem.k
     x = random_x(case.problem.with_m(4), 9, case.device)
     x[0, k // 2], x[1, k - 1], x[2, 0] = float("inf"), float("-inf"), float("nan")

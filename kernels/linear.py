@@ -11,7 +11,8 @@ from roofgap.kernels.formats.quantise import quantise
 from roofgap.kernels.formats.weight import QuantizedWeight
 from roofgap.kernels.ops import linear
 from roofgap.kernels.registry import get_variant
-from roofgap.shapes.problem import ZeroMode
+from roofgap.kernels.variant import Epilogue
+from roofgap.shapes.problem import Problem, ZeroMode
 
 
 class W4Linear(nn.Module):
@@ -83,6 +84,25 @@ class W4Linear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., K] fp16 or bf16 -> [..., N]."""
         return linear(x, self.packed, variant=self.variant, bias=self.bias, config=self.config or "")
+
+    def fuses(self, epilogue: Epilogue) -> bool:
+        """Whether the variant can do this in its own launches: ``add_to`` for ``residual``, ``swiglu``."""
+        problem = Problem(
+            n=self.out_features, k=self.in_features, group_size=self.group_size, zero_mode=self.zero_mode
+        )
+        return get_variant(self.variant).refuses_epilogue(problem, epilogue) is None
+
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """``residual + W x + bias``, rounded once: [..., N], [..., K] -> [..., N], a tensor of its own."""
+        return linear(
+            x, self.packed, variant=self.variant, bias=self.bias, residual=residual, config=self.config or ""
+        )
+
+    def swiglu(self, x: torch.Tensor) -> torch.Tensor:
+        """``silu(gate) * up`` of a weight gate over up, only the product rounded: [..., K] -> [..., N / 2]."""
+        return linear(
+            x, self.packed, variant=self.variant, bias=self.bias, swiglu=True, config=self.config or ""
+        )
 
     def extra_repr(self) -> str:
         """What ``print(model)`` shows."""

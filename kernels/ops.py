@@ -13,17 +13,17 @@ from typing import Any
 import torch
 
 from roofgap.kernels.config import KernelConfig
-from roofgap.kernels.formats.layout import Layout, PackedWeight
-from roofgap.kernels.formats.weight import DTYPE_NAMES, FLOATS
+from roofgap.kernels.formats.layout import PackedWeight
+from roofgap.kernels.operand_checks import AFTERWARDS, check, check_epilogue, problem_of
 from roofgap.kernels.registry import VARIANTS, get_variant
 from roofgap.kernels.variant import Limits, Operands, Variant
 from roofgap.shapes.errors import RoofgapError
 from roofgap.shapes.problem import Problem, ZeroMode
 
-SCHEMA = (
-    "(Tensor x, Tensor codes, Tensor scales, Tensor? zeros, Tensor? bias, "
-    "int group_size, str zero_mode, str config) -> Tensor"
-)
+_TENSORS = "(Tensor x, Tensor codes, Tensor scales, Tensor? zeros, Tensor? bias, "
+_LAUNCH = "int group_size, str zero_mode, str config) -> Tensor"
+SCHEMA = _TENSORS + _LAUNCH
+FUSED_SCHEMA = f"{_TENSORS}Tensor? residual, bool swiglu, {_LAUNCH}"
 
 ConfigLookup = Callable[[Variant, Problem, torch.device], KernelConfig | None]
 
@@ -81,14 +81,33 @@ def run_plan(variant: Variant, problem: Problem, config: KernelConfig, operands:
 
 def op_of(variant: Variant) -> Any:
     """The variant's custom op, registered at first use."""
-    known = _ops.get(variant.name)
+    return _registered(variant, variant.name, _implementation, _fake, SCHEMA)
+
+
+def fused_op_of(variant: Variant) -> Any:
+    """The custom op ``roofgap::NAME_fused``, which adds a residual or applies a SwiGLU before it rounds.
+
+    Raises:
+        RoofgapError: the variant has no epilogue.
+    """
+    if not variant.epilogues:
+        raise RoofgapError(f"{variant.name} with a residual or SwiGLU", "has no epilogue", AFTERWARDS)
+    return _registered(variant, f"{variant.name}_fused", _fused_implementation, _fused_fake, FUSED_SCHEMA)
+
+
+def _registered(
+    variant: Variant,
+    name: str,
+    implementation: Callable[[Variant], Callable[..., torch.Tensor]],
+    fake: Callable[[Variant], Callable[..., torch.Tensor]],
+    schema: str,
+) -> Any:
+    known = _ops.get(name)
     if known is not None and known[0] is variant:
         return known[1]
-    op = torch.library.custom_op(
-        f"roofgap::{variant.name}", _implementation(variant), mutates_args=(), schema=SCHEMA
-    )
-    op.register_fake(_fake(variant))
-    _ops[variant.name] = (variant, op)
+    op = torch.library.custom_op(f"roofgap::{name}", implementation(variant), mutates_args=(), schema=schema)
+    op.register_fake(fake(variant))
+    _ops[name] = (variant, op)
     return op
 
 
@@ -98,15 +117,20 @@ def linear(
     *,
     variant: str,
     bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    swiglu: bool = False,
     config: KernelConfig | str = "",
 ) -> torch.Tensor:
     """``x @ dequantise(W)^T + bias`` by a variant's op: x [..., K] -> [..., N] in x's dtype.
 
     Args:
-        config: a config or its text; empty means the winner or the default.
+        residual: [..., N] in x's dtype, added in fp32 before the result is rounded. The result is a tensor of its own.
+        swiglu: the weight is gate over up, [2 I, K]; returns silu(gate) * up [..., I], of which only the product is
+            rounded.
+        config: a config or its text; empty means the winner or the default of the plain problem.
 
     Raises:
-        RoofgapError: operands the variant cannot take.
+        RoofgapError: operands the variant cannot take, or an epilogue it does not have.
     """
     chosen = get_variant(variant)
     if packed.layout != chosen.layout.name:
@@ -116,108 +140,62 @@ def linear(
             f"pack it with {chosen.layout.__name__}.pack",
         )
     text = config if isinstance(config, str) else config.key
-    return op_of(chosen)(  # type: ignore[no-any-return]
-        x, packed.codes, packed.scales, packed.zeros, bias, packed.group_size, packed.zero_mode, text
-    )
-
-
-def problem_of(
-    variant: Variant,
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    bias: torch.Tensor | None,
-    group_size: int,
-    zero_mode: ZeroMode,
-) -> Problem:
-    """The problem that operands pose.
-
-    Raises:
-        RoofgapError: x is not fp16 or bf16, or has no K.
-    """
-    if x.dtype not in (torch.float16, torch.bfloat16) or x.ndim == 0 or x.shape[-1] == 0:
-        raise RoofgapError(
-            f"x {_describe(x)}", "must be fp16 or bf16 [..., K] with K of at least 1", "cast or reshape it"
-        )
-    k = x.shape[-1]
-    return Problem(
-        n=variant.layout.out_features(codes),
-        k=k,
-        m=x.numel() // k,
-        group_size=group_size,
-        x_dtype="fp16" if x.dtype == torch.float16 else "bf16",
-        zero_mode=zero_mode,
-        bias=bias is not None,
-    )
-
-
-def check(
-    variant: Variant,
-    problem: Problem,
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    zeros: torch.Tensor | None,
-    bias: torch.Tensor | None,
-) -> None:
-    """Refuses operands whose shapes, dtypes, strides or devices a kernel would misread.
-
-    Raises:
-        RoofgapError: naming the operand, the rule and the remedy.
-    """
-    wanted = _shapes(variant.layout, problem)
-    pairs = [("codes", codes, wanted.codes), ("scales", scales, wanted.scales)]
-    if (zeros is None) != (wanted.zeros is None):
-        raise RoofgapError(
-            f"zeros {'missing' if zeros is None else 'given'} with zero_mode={problem.zero_mode!r}",
-            "sym has no zeros, asym and offset have them",
-            "pass what the layout's pack() returned, unchanged",
-        )
-    if zeros is not None and wanted.zeros is not None:
-        pairs.append(("zeros", zeros, wanted.zeros))
-    for name, given, want in pairs:
-        floats = want.dtype.is_floating_point
-        if tuple(given.shape) != tuple(want.shape) or not (
-            given.dtype in FLOATS if floats else given.dtype == want.dtype
-        ):
-            dtype = "a float dtype" if floats else str(want.dtype).removeprefix("torch.")
-            raise RoofgapError(
-                f"{name} {_describe(given)}",
-                f"must be {dtype} {list(want.shape)} for N={problem.n}, K={problem.k}, "
-                f"group_size={problem.group_size} in layout {variant.layout.name}",
-                "check x's in-features and the weight's layout and group size",
-            )
-        if not given.is_contiguous():
-            raise RoofgapError(
-                f"{name} with strides {given.stride()}", "must be contiguous", "repack the weight"
-            )
-    if bias is not None and (
-        tuple(bias.shape) != (problem.n,) or bias.dtype != x.dtype or bias.stride(0) != 1
-    ):
-        raise RoofgapError(
-            f"bias {_describe(bias)}",
-            f"must be a contiguous {DTYPE_NAMES[x.dtype]} vector of N={problem.n}",
-            "cast it to x's dtype",
-        )
-    for name, other in (("codes", codes), ("scales", scales), ("zeros", zeros), ("bias", bias)):
-        if other is not None and other.device != x.device:
-            raise RoofgapError(
-                f"{name} on {other.device}, x on {x.device}", "must share a device", "move one of them"
-            )
-    refusal = variant.supports(problem)
-    if refusal:
-        raise RoofgapError(f"{variant.name} at {problem.key}", refusal, "choose a variant that takes it")
-
-
-@lru_cache(maxsize=4096)
-def _shapes(layout: type[Layout], problem: Problem) -> PackedWeight:
-    """The layout's meta tensors, made once per problem: an eager call has no time for them."""
-    return layout.meta(problem)
+    tensors = (x, packed.codes, packed.scales, packed.zeros, bias)
+    launch = (packed.group_size, packed.zero_mode, text)
+    if residual is None and not swiglu:
+        return op_of(chosen)(*tensors, *launch)  # type: ignore[no-any-return]
+    return fused_op_of(chosen)(*tensors, residual, swiglu, *launch)  # type: ignore[no-any-return]
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
     """x [..., K] as [M, K] with contiguous rows: a view where rows are merely further apart than K, else a copy."""
     flat = x.reshape(-1, x.shape[-1])
     return flat if flat.stride(1) == 1 or flat.shape[1] == 1 else flat.contiguous()
+
+
+def _compute(
+    variant: Variant,
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    swiglu: bool,
+    group_size: int,
+    zero_mode: ZeroMode,
+    config: str,
+) -> torch.Tensor:
+    problem = problem_of(variant, x, codes, bias, group_size, zero_mode)
+    check(variant, problem, x, codes, scales, zeros, bias)
+    if residual is not None or swiglu:
+        check_epilogue(variant, problem, x, residual, swiglu)
+    width = problem.n // 2 if swiglu else problem.n
+    y = torch.empty((problem.m, width), dtype=x.dtype, device=x.device)
+    shape = (*x.shape[:-1], width)
+    if problem.m == 0:
+        return y.reshape(shape)
+    refuse_missing_gpu(variant, x.device)
+    if config:
+        chosen = variant.config_type.parse(config)
+        refusal = variant.is_valid(problem, chosen, limits_of(x.device))
+        if refusal:
+            raise RoofgapError(
+                f"config {config} at {problem.key}", refusal, "choose others, or none for the default"
+            )
+    else:
+        chosen = find_config(variant, problem, x.device)
+    operands = Operands(
+        x=rows_of(x),
+        codes=codes,
+        scales=scales,
+        zeros=zeros,
+        bias=bias,
+        y=y,
+        residual=None if residual is None else rows_of(residual),
+        swiglu=swiglu,
+    )
+    return run_plan(variant, problem, chosen, operands).reshape(shape)
 
 
 def _implementation(variant: Variant) -> Callable[..., torch.Tensor]:
@@ -231,40 +209,51 @@ def _implementation(variant: Variant) -> Callable[..., torch.Tensor]:
         zero_mode: ZeroMode,
         config: str,
     ) -> torch.Tensor:
-        problem = problem_of(variant, x, codes, bias, group_size, zero_mode)
-        check(variant, problem, x, codes, scales, zeros, bias)
-        y = torch.empty((problem.m, problem.n), dtype=x.dtype, device=x.device)
-        shape = (*x.shape[:-1], problem.n)
-        if problem.m == 0:
-            return y.reshape(shape)
-        refuse_missing_gpu(variant, x.device)
-        if config:
-            chosen = variant.config_type.parse(config)
-            refusal = variant.is_valid(problem, chosen, limits_of(x.device))
-            if refusal:
-                raise RoofgapError(
-                    f"config {config} at {problem.key}", refusal, "choose others, or none for the default"
-                )
-        else:
-            chosen = find_config(variant, problem, x.device)
-        operands = Operands(x=rows_of(x), codes=codes, scales=scales, zeros=zeros, bias=bias, y=y)
-        return run_plan(variant, problem, chosen, operands).reshape(shape)
+        return _compute(variant, x, codes, scales, zeros, bias, None, False, group_size, zero_mode, config)
 
     return run
 
 
 def _fake(variant: Variant) -> Callable[..., torch.Tensor]:
+    def fake(x: torch.Tensor, codes: torch.Tensor, *_: object) -> torch.Tensor:
+        return x.new_empty((*x.shape[:-1], variant.layout.out_features(codes)))
+
+    return fake
+
+
+def _fused_implementation(variant: Variant) -> Callable[..., torch.Tensor]:
+    def run(
+        x: torch.Tensor,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        zeros: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+        swiglu: bool,
+        group_size: int,
+        zero_mode: ZeroMode,
+        config: str,
+    ) -> torch.Tensor:
+        return _compute(
+            variant, x, codes, scales, zeros, bias, residual, swiglu, group_size, zero_mode, config
+        )
+
+    return run
+
+
+def _fused_fake(variant: Variant) -> Callable[..., torch.Tensor]:
     def fake(
         x: torch.Tensor,
         codes: torch.Tensor,
         scales: torch.Tensor,
         zeros: torch.Tensor | None,
         bias: torch.Tensor | None,
-        group_size: int,
-        zero_mode: str,
-        config: str,
+        residual: torch.Tensor | None,
+        swiglu: bool,
+        *_: object,
     ) -> torch.Tensor:
-        return x.new_empty((*x.shape[:-1], variant.layout.out_features(codes)))
+        n = variant.layout.out_features(codes)
+        return x.new_empty((*x.shape[:-1], n // 2 if swiglu else n))
 
     return fake
 
@@ -281,9 +270,7 @@ def refuse_missing_gpu(variant: Variant, device: torch.device) -> None:
         )
 
 
-def _describe(tensor: torch.Tensor) -> str:
-    return f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.")
-
-
 for _variant in VARIANTS.values():
     op_of(_variant)
+    if _variant.epilogues:
+        fused_op_of(_variant)

@@ -3,13 +3,41 @@
 A variant's ``plan`` returns these steps and nothing else launches anything. The same plan therefore serves the op
 (run the steps), ``inspect`` (plan on meta tensors, compile each launch for a named target) and ``traffic`` (run the
 launches in the interpreter): what is inspected cannot differ from what runs.
+
+Programmatic dependent launch (PDL, NVIDIA from sm_90 on; CUDA C++ Programming Guide, "Programmatic Dependent Launch and
+Synchronization"): a kernel starts while the one before it still runs, reads what does not depend on it, and waits. How
+a step is launched is no property of the step, so plans know nothing of it; ``dependent_launches`` switches it on for
+every kernel with a parameter ``PDL: tl.constexpr = False``. Such a kernel keeps three rules:
+
+- every program executes ``gdc_wait``, so that a kernel that has ended implies that all before it have;
+- before ``gdc_wait`` it writes nothing and reads only what no launch since the last ordinary one has written: weights,
+  tables, the cache's old rows. An ordinary launch waits for everything before it, and a decode step begins with one;
+- ``gdc_launch_dependents`` stands at the top: it makes nothing visible, it only lets the next kernel start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+LEAST_PDL_ARCH = 90
+
+_dependent: ContextVar[bool] = ContextVar("dependent_launches", default=False)
+
+
+@contextmanager
+def dependent_launches(active: bool = True) -> Iterator[None]:
+    """Makes launches inside programmatic dependent ones where kernel and GPU can; the interpreter and older GPUs
+    launch as ever. The first launch inside must not read early what was launched just before: see the module's rules.
+    """
+    before = _dependent.set(active)
+    try:
+        yield
+    finally:
+        _dependent.reset(before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +63,23 @@ class Launch:
     options: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Launches on the current device and stream."""
-        self.kernel[self.grid](
-            **self.args, num_warps=self.num_warps, num_stages=self.num_stages, **self.options
+        """Launches on the current device and stream, as a dependent launch inside ``dependent_launches``."""
+        depends = _dependent.get() and self.can_depend and _device_can_depend()
+        launch = self.dependent() if depends else self
+        launch.kernel[launch.grid](
+            **launch.args, num_warps=launch.num_warps, num_stages=launch.num_stages, **launch.options
         )
+
+    @property
+    def can_depend(self) -> bool:
+        """Whether the kernel keeps the rules of a dependent launch; a kernel of the interpreter never does."""
+        from triton.runtime.jit import JITFunction
+
+        return isinstance(self.kernel, JITFunction) and "PDL" in self.kernel.arg_names
+
+    def dependent(self) -> Launch:
+        """The same launch as a programmatic dependent one, for sm_90 and later."""
+        return replace(self, args={**self.args, "PDL": True}, options={**self.options, "launch_pdl": True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +100,11 @@ class TorchStep:
 
 
 Step = Launch | TorchStep
+
+
+def _device_can_depend() -> bool:
+    """Whether the current device knows programmatic dependent launch."""
+    from triton.runtime import driver
+
+    target = driver.active.get_current_target()
+    return target.backend == "cuda" and int(target.arch) >= LEAST_PDL_ARCH

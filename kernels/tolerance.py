@@ -15,6 +15,11 @@ terms, where ``magnitude`` is sum |x||w| and ``energy`` is sqrt(sum (x w)^2), bo
 
 ``worst`` adds the terms (the weight term sixfold). ``rms`` is their root mean square over all outputs, the output term
 spread evenly as well, with 3 / sqrt(count) of slack for the scatter of a mean over few outputs.
+
+Infinities and NaN belong where the reference has them, each its own kind and sign; a finite reference too large for 16
+bits may become an infinity of its sign. Where x q and x z are summed apart, an infinite activation gives inf - inf in
+every output of its token, as a NaN would: such variants (``factors_zero``) owe no kind, only that an output is finite
+where the reference is and not finite where it is not.
 """
 
 from __future__ import annotations
@@ -39,12 +44,12 @@ class Verdict:
     """How far a result is from its reference. Errors are absolute unless named otherwise.
 
     Attributes:
-        passed: every output within its bound, the RMS within its own, infinities and NaNs where they belong.
+        passed: every output within its bound, the RMS within its own, infinities and NaN where they belong.
         worst_of_bound: the largest error / bound over all outputs; above 1 fails.
         rms_of_bound: RMS error / RMS bound; above 1 fails.
         worst: the largest absolute error.
         relative_error: ||y - ref|| / ||ref|| over the finite outputs.
-        misplaced: outputs that are infinite or NaN where the reference is not, or the reverse.
+        misplaced: outputs that are infinite or NaN where they should not be, or the reverse, or of the wrong kind.
     """
 
     passed: bool
@@ -90,10 +95,11 @@ def judge(
     # A finite reference past the largest 16-bit number may become infinite; one that is surely below it may not.
     saturates = torch.isfinite(ref.y) & (ref.y.abs() + bound >= largest)
     expected_finite = torch.isfinite(ref.y)
+    kind = ~torch.isfinite(got) if factors_zero else (torch.isnan(got) & torch.isnan(ref.y)) | (got == ref.y)
     same = torch.where(
         expected_finite,
         torch.isfinite(got) | (saturates & torch.isinf(got) & (got.sign() == ref.y.sign())),
-        (torch.isnan(got) & torch.isnan(ref.y)) | (got == ref.y),
+        kind,
     )
     misplaced = int((~same).sum())
     counted = expected_finite & torch.isfinite(got) & torch.isfinite(bound)

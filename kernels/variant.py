@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from roofgap.kernels.config import KernelConfig, Value
 from roofgap.kernels.step import Step
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     import torch
 
     from roofgap.kernels.formats.layout import Layout
+
+
+Epilogue = Literal["residual", "swiglu"]
+EPILOGUE_ROWS = 32
+"""Gate and up are whole tiles of 16 rows each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,12 @@ class Operands:
         scales: scales in the variant's layout, fp16 or bf16 (fp32 accepted).
         zeros: packed zeros (asym), float offsets (offset) or None (sym).
         bias: [N] or None.
-        y: output [M, N], dtype of x, contiguous. May hold anything on entry: a plan never reads it before writing.
+        y: output [M, N], or [M, N / 2] with ``swiglu``, dtype of x, contiguous. May hold anything on entry: a plan
+            never reads it before writing.
+        residual: [M, N] added to the output before it is rounded, or None; dtype of x, contiguous rows. Only for
+            variants that list ``residual`` among their epilogues.
+        swiglu: the weight is gate over up, [2 I, K], and the output silu(gate) * up; gate and up are not rounded. Only
+            for variants that list ``swiglu``.
     """
 
     x: torch.Tensor
@@ -47,6 +57,13 @@ class Operands:
     zeros: torch.Tensor | None
     bias: torch.Tensor | None
     y: torch.Tensor
+    residual: torch.Tensor | None = None
+    swiglu: bool = False
+
+    @property
+    def residual_stride(self) -> int:
+        """Elements between rows of the residual, 0 without one."""
+        return 0 if self.residual is None else self.residual.stride(0)
 
 
 class Variant(ABC):
@@ -57,15 +74,26 @@ class Variant(ABC):
     layout: ClassVar[type[Layout]]
     config_type: ClassVar[type[KernelConfig]]
     max_m: ClassVar[int | None] = None
+    epilogues: ClassVar[tuple[Epilogue, ...]] = ()
+    """What its plan can do with a sum before it is rounded, bias aside; configs are the plain problem's."""
     rounds_weights: ClassVar[bool] = False
     """Whether weights pass through x's 16-bit dtype before they are multiplied; enters the tolerance."""
     factors_zero: ClassVar[bool] = False
-    """Whether x q and x z are summed apart, the zero taken off the sum; enters the tolerance."""
+    """Whether x q and x z are summed apart, the zero taken off the sum; enters the tolerance. A non-finite activation
+    may then make every output of its token NaN."""
 
     def supports(self, problem: Problem) -> str | None:
         """Why the problem cannot be computed, or None. The default refuses only M above ``max_m``."""
         if self.max_m is not None and problem.m > self.max_m:
             return f"M={problem.m} is above {self.name}'s limit of {self.max_m} rows; use gemm"
+        return None
+
+    def refuses_epilogue(self, problem: Problem, epilogue: Epilogue) -> str | None:
+        """Why an epilogue cannot be part of the product, or None."""
+        if epilogue not in self.epilogues:
+            return f"{self.name} has no epilogue {epilogue}"
+        if epilogue == "swiglu" and problem.n % EPILOGUE_ROWS:
+            return f"N={problem.n} of gate|up must be a multiple of {EPILOGUE_ROWS}"
         return None
 
     @abstractmethod

@@ -2,13 +2,14 @@
 
 A layer is then 4 GEMVs (7 where q|k|v and gate|up are not joined), 2 norms, 2 launches of attention and 1
 SwiGLU, and no mask, position or cache bookkeeping besides. The residual add of a layer's end lies in the next
-layer's first norm.
+layer's first norm. With ``epilogues``, linears that can do it apply the SwiGLU and add to the residual stream
+themselves: 8 launches, and norms that do not add.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -22,7 +23,7 @@ FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
 DECODERS = ("llama", "qwen2")
 
 
-def apply_fused_operators(model: Any) -> None:
+def apply_fused_operators(model: Any, *, epilogues: bool = False) -> None:
     """Replaces the base model's forward, in place. ``remove_fused_operators`` restores it.
 
     A step of one token with a static cache takes the new path: slot and context from the cache's own counter,
@@ -31,6 +32,7 @@ def apply_fused_operators(model: Any) -> None:
     Args:
         model: a causal LM with transformers' Llama or Qwen2 modules, its linears swapped or joined
             (``self_attn.qkv_proj``, ``mlp.gate_up_proj``) or not, on its final device.
+        epilogues: whether linears that ``fuses`` says can do so apply SwiGLU and residual add.
 
     Raises:
         RoofgapError: another architecture, activation, rotary type, head dimension or dtype.
@@ -38,7 +40,7 @@ def apply_fused_operators(model: Any) -> None:
     refuse_model(model)
     base = model.model
     original = base.forward
-    decode = _decoder(model, *rotary_tables(model))
+    decode = _decoder(model, *rotary_tables(model), epilogues)
 
     def forward(input_ids: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         cache = kwargs.get("past_key_values") or kwargs.get("cache")
@@ -104,7 +106,7 @@ def _is_filled(cache: Any) -> bool:
     return bool(layers) and all(type(layer) is StaticLayer and layer.is_initialized for layer in layers)
 
 
-def _decoder(model: Any, cos: torch.Tensor, sin: torch.Tensor) -> Callable[..., Any]:
+def _decoder(model: Any, cos: torch.Tensor, sin: torch.Tensor, epilogues: bool) -> Callable[..., Any]:
     from transformers.modeling_outputs import BaseModelOutputWithPast
 
     base = model.model
@@ -128,11 +130,10 @@ def _decoder(model: Any, cos: torch.Tensor, sin: torch.Tensor) -> Callable[..., 
                 length=held.cumulative_length,
                 scale=attention.scaling,
             )
+            x, residual = _add(attention.o_proj, attended, residual, epilogues)
             norm, mlp = layer.post_attention_layernorm, layer.mlp
-            normed, residual = add_rms_norm(
-                attention.o_proj(attended), residual, norm.weight, norm.variance_epsilon
-            )
-            x = mlp.down_proj(swiglu(*_gate_and_up(mlp, normed)))
+            normed, residual = add_rms_norm(x, residual, norm.weight, norm.variance_epsilon)
+            x, residual = _add(mlp.down_proj, _activate(mlp, normed, epilogues), residual, epilogues)
         normed, _ = add_rms_norm(x, residual, base.norm.weight, base.norm.variance_epsilon)
         output = BaseModelOutputWithPast(last_hidden_state=normed.view(1, 1, -1))
         output["cache" if "cache" in type(output).__dataclass_fields__ else "past_key_values"] = cache
@@ -149,8 +150,25 @@ def _project(attention: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)
 
 
-def _gate_and_up(mlp: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    if hasattr(mlp, "gate_up_proj"):
-        gate, up = mlp.gate_up_proj(x).chunk(2, dim=-1)
-        return gate, up
-    return mlp.gate_proj(x), mlp.up_proj(x)
+def _activate(mlp: Any, x: torch.Tensor, epilogues: bool) -> torch.Tensor:
+    """silu(gate) * up of a token."""
+    if not hasattr(mlp, "gate_up_proj"):
+        return swiglu(mlp.gate_proj(x), mlp.up_proj(x))
+    if epilogues and _fuses(mlp.gate_up_proj, "swiglu"):
+        return cast("torch.Tensor", mlp.gate_up_proj.swiglu(x))
+    gate, up = mlp.gate_up_proj(x).chunk(2, dim=-1)
+    return swiglu(gate, up)
+
+
+def _add(
+    linear: Any, x: torch.Tensor, residual: torch.Tensor, epilogues: bool
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """What the next norm must still add to the residual stream, and the stream."""
+    if epilogues and _fuses(linear, "residual"):
+        return None, linear.add_to(residual, x)
+    return linear(x), residual
+
+
+def _fuses(linear: Any, epilogue: str) -> bool:
+    """Whether a linear, whosever it is, can do an epilogue in its own launches."""
+    return hasattr(linear, "fuses") and bool(linear.fuses(epilogue))

@@ -38,20 +38,18 @@ DOT_ROWS = 16  # tl.dot's least M
 
 
 @triton.jit
-def _rotated(x_ptr, cos_ptr, sin_ptr, offs, offs_d, mask, HEAD_DIM: tl.constexpr):
-    """Rows at ``offs`` [R, 1], values ``offs_d`` [1, D], rotated, fp32."""
+def _rotated(x_ptr, cos, sin, offs, offs_d, mask, HEAD_DIM: tl.constexpr):
+    """Rows at ``offs`` [R, 1], values ``offs_d`` [1, D], rotated by cos and sin [1, D], fp32."""
     half = HEAD_DIM // 2
     partner = tl.where(offs_d < half, offs_d + half, offs_d - half)
     sign = tl.where(offs_d < half, -1.0, 1.0)
     x = tl.load(x_ptr + offs + offs_d, mask=mask, other=0.0).to(tl.float32)
     other = tl.load(x_ptr + offs + partner, mask=mask, other=0.0).to(tl.float32)
-    return x * tl.load(cos_ptr + offs_d).to(tl.float32) + sign * other * tl.load(sin_ptr + offs_d).to(
-        tl.float32
-    )
+    return x * cos + sign * other * sin
 
 
 @triton.jit
-def decode_attention_split_kernel(
+def decode_attention_split_kernel(  # noqa: PLR0915
     q_ptr,  # [H, D]
     k_ptr,  # [Hkv, D]
     v_ptr,  # [Hkv, D]
@@ -71,8 +69,15 @@ def decode_attention_split_kernel(
     HEAD_DIM: tl.constexpr,
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr = False,
 ):
-    """CHUNK positions of one cache head; grid (Hkv, SPLITS)."""
+    """CHUNK positions of one cache head; grid (Hkv, SPLITS).
+
+    The counters and the cache's old rows are what earlier steps left, so they are read before the wait for this one's
+    q, k and v.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     kv_head = tl.program_id(0)
     split = tl.program_id(1)
     offs_g = tl.arange(0, ROWS)
@@ -81,6 +86,8 @@ def decode_attention_split_kernel(
     length = tl.load(length_ptr).to(tl.int32)
     start = split * CHUNK
     if start > length:
+        if PDL:
+            tl.extra.cuda.gdc_wait()
         tl.store(lse_ptr + heads * splits + split, float("-inf"), mask=used)
         return
 
@@ -95,15 +102,15 @@ def decode_attention_split_kernel(
     next_values = tl.load(values_ptr + tile, mask=wanted, other=0.0)
 
     position = tl.load(position_ptr)
-    cos_row = cos_ptr + position * HEAD_DIM
-    sin_row = sin_ptr + position * HEAD_DIM
-    q = _rotated(
-        q_ptr, cos_row, sin_row, heads[:, None] * HEAD_DIM, offs_d[None, :], used[:, None], HEAD_DIM
-    ).to(keys_ptr.dtype.element_ty)
+    cos = tl.load(cos_ptr + position * HEAD_DIM + offs_d)[None, :].to(tl.float32)
+    sin = tl.load(sin_ptr + position * HEAD_DIM + offs_d)[None, :].to(tl.float32)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    q = _rotated(q_ptr, cos, sin, heads[:, None] * HEAD_DIM, offs_d[None, :], used[:, None], HEAD_DIM)
+    q = q.to(keys_ptr.dtype.element_ty)
     one = tl.zeros((1, 1), dtype=tl.int32)
-    new_key = _rotated(
-        k_ptr, cos_row, sin_row, one + kv_head * HEAD_DIM, offs_d[None, :], one == 0, HEAD_DIM
-    ).to(keys_ptr.dtype.element_ty)
+    new_key = _rotated(k_ptr, cos, sin, one + kv_head * HEAD_DIM, offs_d[None, :], one == 0, HEAD_DIM)
+    new_key = new_key.to(keys_ptr.dtype.element_ty)
     new_value = tl.load(v_ptr + kv_head * HEAD_DIM + offs_d)[None, :]
     if length < start + CHUNK:
         slot = cache + length.to(tl.int64) * HEAD_DIM + offs_d[None, :]
@@ -145,10 +152,14 @@ def decode_attention_combine_kernel(
     splits,
     SPLITS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    PDL: tl.constexpr = False,
 ):
     """One query head: the splits weighted by their share of the softmax; grid (H,). Counts the token as
     cached.
     """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     head = tl.program_id(0)
     offs_s = tl.arange(0, SPLITS)
     offs_d = tl.arange(0, HEAD_DIM)

@@ -35,13 +35,18 @@ def add_rms_norm_kernel(
     hidden,
     eps,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr = False,
 ):
     """One row; grid (M,)."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64) * hidden
     offs = tl.arange(0, BLOCK)
     mask = offs < hidden
+    weight = tl.load(weight_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
     value = tl.load(residual_ptr + row + offs, mask=mask, other=0.0)
-    weight = tl.load(weight_ptr + offs, mask=mask, other=0.0).to(tl.float32)  # before the sum's barrier
     if x_ptr is not None:
         x = tl.load(x_ptr + row + offs, mask=mask, other=0.0)
         value = (x.to(tl.float32) + value.to(tl.float32)).to(sum_ptr.dtype.element_ty)

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from roofgap.e2e.fused.launching import refuse_dtype, run
 from roofgap.kernels.step import Launch
+from roofgap.kernels.variants._epilogue import silu_product
 from roofgap.shapes.errors import RoofgapError
 
 BLOCK = 512  # 18 programs for Qwen2.5-1.5B's 8,960: enough to hide the loads, few enough to start at once
@@ -31,15 +32,18 @@ def swiglu_kernel(
     stride_gate,
     stride_up,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr = False,
 ):
     """BLOCK values of a row; grid (M, ceil(I / BLOCK))."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < width
     gate = tl.load(gate_ptr + row * stride_gate + offs, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + row * stride_up + offs, mask=mask, other=0.0).to(tl.float32)
-    y = gate / (1 + tl.exp(-gate)) * up
-    tl.store(y_ptr + row * width + offs, y.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(y_ptr + row * width + offs, silu_product(gate, up).to(y_ptr.dtype.element_ty), mask=mask)
 
 
 def plan(gate: torch.Tensor, up: torch.Tensor, y: torch.Tensor) -> list[Launch]:

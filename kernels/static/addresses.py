@@ -36,13 +36,13 @@ class Evaluator:
         self._module, self._program = module, program
         self._known: dict[str, Array] = {}
 
-    def addresses(self, load: Operation) -> Array:
-        """Byte offsets that a load touches, masked lanes left out."""
-        pointer = self.value(load.operands[0]).reshape(-1)
-        if len(load.operands) == 1:
+    def addresses(self, pointers: str, mask: str | None = None) -> Array:
+        """Byte offsets that pointers of a name hold, masked lanes left out."""
+        pointer = self.value(pointers).reshape(-1)
+        if mask is None:
             return pointer
-        mask = np.broadcast_to(self.value(load.operands[1]).astype(bool).reshape(-1), pointer.shape)
-        return np.asarray(pointer[mask], dtype=np.int64)
+        wanted = np.broadcast_to(self.value(mask).astype(bool).reshape(-1), pointer.shape)
+        return np.asarray(pointer[wanted], dtype=np.int64)
 
     def trips(self, loop: Loop | None) -> int:
         """Product of the trip counts of a loop and the loops around it; 1 outside any loop."""

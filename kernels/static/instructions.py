@@ -92,10 +92,22 @@ def weight_bytes(code: Sequence[Instruction], lines: frozenset[int]) -> int:
     return sum(instruction.load_bytes for instruction in code if instruction.line in lines)
 
 
-def main_region(code: Sequence[Instruction], lines: frozenset[int]) -> Region:
+def shared_reads(code: Sequence[Instruction], lines: frozenset[int]) -> int:
+    """Instructions on the given IR lines that touch shared memory."""
+    return sum(instruction.kind == "shared" for instruction in code if instruction.line in lines)
+
+
+def main_region(
+    code: Sequence[Instruction],
+    lines: frozenset[int],
+    measure: Callable[[Sequence[Instruction], frozenset[int]], int] = weight_bytes,
+) -> Region:
     """The loop that streams the weights: of the innermost loops with a load on ``lines``, the one that
-    fetches most (an unrolled loop beside its remainder); the whole kernel if there is none."""
-    loops = [loop for loop in find_loops(code) if weight_bytes(loop.of(code), lines)]
+    fetches most (an unrolled loop beside its remainder); the whole kernel if there is none.
+
+    ``measure`` is what to look for on these lines and where there should be most of it.
+    """
+    loops = [loop for loop in find_loops(code) if measure(loop.of(code), lines)]
     innermost = [
         loop
         for loop in loops
@@ -103,7 +115,7 @@ def main_region(code: Sequence[Instruction], lines: frozenset[int]) -> Region:
     ]
     if not innermost:
         return Region(0, len(code), False)
-    return max(innermost, key=lambda loop: (weight_bytes(loop.of(code), lines), -loop.start))
+    return max(innermost, key=lambda loop: (measure(loop.of(code), lines), -loop.start))
 
 
 def count_classes(code: Sequence[Instruction]) -> dict[str, int]:

@@ -10,7 +10,10 @@ _STORE = re.compile(r"^\s*\"?tt\.store\"? (?P<rest>.*)$")
 _FOR = re.compile(
     r"scf\.for %(?P<iv>[\w.\-]+) = (?P<lower>%[\w.\-#]+) to (?P<upper>%[\w.\-#]+) step (?P<step>%[\w.\-#]+)"
 )
-_ITER_ARGS = re.compile(r"iter_args\((?P<pairs>[^)]*)\)")
+_ITER_ARGS = re.compile(r"iter_args\((?P<pairs>[^)]*)\) -> \((?P<types>[^()]*)\)")
+_RESULT = re.compile(r"^\s*(?P<name>%[\w.\-]+)(?P<many>:\d+)? = ")
+_TEXTS = re.compile(r'"[^"]*"')
+_ATTRIBUTES = re.compile(r"\{[^{}]*\}")
 _VALUE = re.compile(r"%[\w.\-]+(?:#\d+)?")
 _TENSOR = re.compile(r"tensor<((?:\d+x)+)(!tt\.ptr<\w+>|\w+)")
 _ELEMENT_BITS = re.compile(r"!tt\.ptr<[a-z]+(\d+)")
@@ -47,7 +50,9 @@ class Module:
 
     arguments: list[str] = field(default_factory=list)
     definitions: dict[str, Operation] = field(default_factory=dict)
-    aliases: dict[str, str] = field(default_factory=dict)  # loop counters and iter_args -> their first value
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Loop counters and iter_args by their first value; a pointer that leaves a loop by the one that entered it, for
+    which all addresses of a later loop move alike."""
     stores: list[Operation] = field(default_factory=list)
 
 
@@ -65,22 +70,30 @@ def parse_module(text: str) -> Module:
             loops.append((depth, loop))
         elif match := _DEFINITION.match(line):
             name, rest = match["names"].split(":")[0], match["rest"]
-            operands = tuple(_VALUE.findall(rest.split(" : ")[0]))
-            module.definitions[name] = Operation(match["op"], operands, rest, number, loop)
+            module.definitions[name] = Operation(match["op"], _operands(rest), rest, number, loop)
         elif match := _STORE.match(line):
-            operands = tuple(_VALUE.findall(match["rest"].split(" : ")[0]))
-            module.stores.append(Operation("tt.store", operands, match["rest"], number, loop))
-        depth += line.count("{") - line.count("}")
+            module.stores.append(Operation("tt.store", _operands(match["rest"]), match["rest"], number, loop))
+        bare = _TEXTS.sub("", line)  # without assembly, which has braces of its own
+        depth += bare.count("{") - bare.count("}")
         while loops and depth <= loops[-1][0]:
             loops.pop()
     return module
 
 
+def _operands(rest: str) -> tuple[str, ...]:
+    """Values before the types; texts and attributes name none."""
+    return tuple(_VALUE.findall(_ATTRIBUTES.sub("", _TEXTS.sub("", rest)).split(" : ")[0]))
+
+
 def _open_loop(module: Module, line: str, parent: Loop | None) -> Loop:
-    if pairs := _ITER_ARGS.search(line):
-        for pair in pairs["pairs"].split(", "):
+    if carried := _ITER_ARGS.search(line):
+        result = _RESULT.match(line)
+        pairs = zip(carried["pairs"].split(", "), carried["types"].split(", "), strict=True)
+        for index, (pair, kind) in enumerate(pairs):
             name, _, value = pair.partition(" = ")
             module.aliases[name] = value
+            if result and "!tt.ptr" in kind:
+                module.aliases[f"{result['name']}#{index}" if result["many"] else result["name"]] = value
     match = _FOR.search(line)
     if match is None:
         return Loop(parent)

@@ -8,7 +8,7 @@ from math import prod
 from roofgap.kernels.static.ttir import Load
 
 _LOCATION = re.compile(r"^(#loc\d*) = loc\(\"[^\"]*\":(\d+):\d+\)", re.MULTILINE)
-_LOAD = re.compile(r"tt\.load|async_copy_global_to_local|buffer_load")
+_LOAD = re.compile(r"tt\.load|async_copy_global_to_local|buffer_load|cp\.async")
 _ENCODED = re.compile(r"tensor<((?:\d+x)+)[^,>]*(?:<\w+>)?, (?P<encoding>#ttg\.slice<\{.*?\}>|#\w+)>")
 _BLOCKED = re.compile(r"^(#\w+) = #ttg\.blocked<\{(.*)\}>", re.MULTILINE)
 _LINEAR = re.compile(r"^(#\w+) = #ttg\.linear<\{register = \[(.*?)\], lane", re.MULTILINE)

@@ -22,6 +22,9 @@ from roofgap.kernels.variant import Variant
 from roofgap.shapes.device import DeviceProfile
 from roofgap.shapes.problem import Problem
 
+_SYSTEM_SHARED_SINCE = 90
+"""Since this compute capability the shared memory of a cubin includes what the system keeps per block."""
+
 
 class LaunchMetrics(BaseModel):
     """One compiled launch.
@@ -40,7 +43,8 @@ class LaunchMetrics(BaseModel):
         occupancy_limit: ``registers``, ``shared``, ``warps`` or ``blocks``: what stops the next program.
         blocks_per_sm: resident programs per SM.
         instructions_per_weight: thread-instructions of the main loop per weight, by class and in ``total``;
-            of the whole kernel where no loop loads codes; None where the launch loads none.
+            of the whole kernel where no loop loads codes; None where the launch loads none. A main loop that only
+            copies codes into shared memory has those of the loop that reads them there beside its own.
         instructions_in_loop: machine instructions of that loop.
         weights_per_iteration: distinct weights that one program takes from one trip through it.
         loads_per_word: how often each packed word is asked for within a trip; 1 is best.
@@ -211,10 +215,12 @@ def _uncounted(compiled: CompiledLaunch) -> tuple[str, ...]:
 
 def _read_resources(compiled: CompiledLaunch, target: Target) -> Resources:
     if target.backend == "hip":
-        needs = amd.read_resources(compiled.asm["amdgcn"])
-    else:
-        needs = with_file(compiled.binary, "cubin", sass.read_resources)
-    return replace(needs, shared_bytes=max(needs.shared_bytes, compiled.shared_bytes))
+        lds = amd.read_resources(compiled.asm["amdgcn"])
+        return replace(lds, shared_bytes=max(lds.shared_bytes, compiled.shared_bytes))
+    needs: Resources = with_file(compiled.binary, "cubin", sass.read_resources)
+    # The cubin knows what the kernel declares (assembly can), the compiler what each launch asks for beside it.
+    system = target.reserved_shared_bytes if int(target.arch) >= _SYSTEM_SHARED_SINCE else 0
+    return replace(needs, shared_bytes=needs.shared_bytes - system + compiled.shared_bytes)
 
 
 def _read_code(compiled: CompiledLaunch, target: Target) -> list[Instruction]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from roofgap.kernels.static import amd, sass
 from roofgap.kernels.static.compile import CompiledLaunch
 from roofgap.kernels.static.instructions import (
+    CLASSES,
     Instruction,
+    Region,
     count_classes,
     find_loops,
     main_region,
+    shared_reads,
     weight_bytes,
 )
 from roofgap.kernels.static.layout import loaded_bytes_per_thread
@@ -31,7 +35,8 @@ class PerWeight:
         by_class: thread-instructions per weight by class, and their ``total``.
         vector: those that AMD's vector ALU runs.
         integer: those that only NVIDIA's integer pipe runs.
-        instructions_in_loop: instructions of the main loop, or of the kernel.
+        instructions_in_loop: instructions of the main loop, or of the kernel; with those of the loop that reads
+            what the main loop copies into shared memory, for as many weights.
         weights: distinct weights one program takes from one trip through these instructions.
         loads_per_word: bytes asked for over distinct bytes.
         passes: weights processed by all programs over N x K, or None.
@@ -64,7 +69,8 @@ def per_weight(
 
     The weights of one machine-loop trip are the distinct weights of one IR iteration times the iterations
     that the compiler put into one trip (unrolling). That factor is the bytes per thread which the machine
-    loop loads over the bytes per thread which the layout gives one iteration.
+    loop loads over the bytes per thread which the layout gives one iteration. Where the loop only copies into
+    shared memory, the loop that reads there counts too: its instructions per iteration, times this factor.
     """
     notes: list[str] = []
     region = main_region(code, stream.lines)
@@ -89,18 +95,24 @@ def per_weight(
         and region.is_loop
     ):
         notes.append("The main loop holds another loop, counted as if it ran once.")
+    bodies = [(body, 1.0), *_reading(code, stream, region, unroll, notes)]
+
+    def spent(count: Callable[[Sequence[Instruction]], int]) -> float:
+        """Instructions in all bodies, per trip of the first."""
+        return sum(count(each) * times for each, times in bodies)
+
     scale = compiled.threads / weights
-    counts = count_classes(body)
-    by_class = {"total": len(body) * scale, **{kind: count * scale for kind, count in counts.items()}}
+    classes = [(count_classes(each), times) for each, times in bodies]
+    by_class = {kind: sum(counts[kind] * times for counts, times in classes) * scale for kind in CLASSES}
     passes = None
     if stream.trips is not None and stream.unique_bytes is not None:
         processed = unique_bytes * WEIGHTS_PER_BYTE * stream.trips * prod(compiled.launch.grid)
         passes = processed / (problem.n * problem.k)
     return PerWeight(
-        by_class=by_class,
-        vector=sum(amd.is_vector_alu(each.opcode) for each in body) * scale,
-        integer=sum(sass.uses_int_pipe(each.opcode) for each in body) * scale,
-        instructions_in_loop=len(body),
+        by_class={"total": spent(len) * scale, **by_class},
+        vector=spent(lambda each: sum(amd.is_vector_alu(one.opcode) for one in each)) * scale,
+        integer=spent(lambda each: sum(sass.uses_int_pipe(one.opcode) for one in each)) * scale,
+        instructions_in_loop=round(spent(len)),
         weights=weights,
         loads_per_word=loads_per_word,
         passes=passes,
@@ -108,6 +120,27 @@ def per_weight(
         stored_bytes_per_weight=stream.stored_bytes / (unique_bytes * WEIGHTS_PER_BYTE),
         notes=tuple(notes),
     )
+
+
+def _reading(
+    code: list[Instruction], stream: Stream, region: Region, unroll: float, notes: list[str]
+) -> list[tuple[Sequence[Instruction], float]]:
+    """The loop that reads what ``region`` copies into shared memory, and how often it runs, beyond its place in the
+    region, while that does so once.
+    """
+    if not stream.readers:
+        return []
+    lines = frozenset(stream.readers)
+    reading = main_region(code, lines, shared_reads)
+    if not reading.is_loop:
+        if region.is_loop:
+            notes.append(
+                "The loop that reads the copied weights was not found; only copying them is counted."
+            )
+        return []
+    body = reading.of(code)
+    times = unroll * len(stream.readers) / shared_reads(body, lines)
+    return [(body, times if region.is_loop else times - 1)]
 
 
 def _unroll(ratio: float, loads_per_word: float, notes: list[str]) -> float:

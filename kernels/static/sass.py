@@ -15,7 +15,9 @@ _INSTRUCTION = re.compile(
 _LINE = re.compile(r'//## File ".*", line (\d+)')
 _LABEL = re.compile(r"^(\.L\w+):")
 _BRANCH_LABEL = re.compile(r"`\((\.L\w+)\)")
-_RESOURCES = re.compile(r"REG:(?P<registers>\d+) STACK:(?P<stack>\d+) SHARED:\d+ LOCAL:(?P<local>\d+)")
+_RESOURCES = re.compile(
+    r"REG:(?P<registers>\d+) STACK:(?P<stack>\d+) SHARED:(?P<shared>\d+) LOCAL:(?P<local>\d+)"
+)
 
 _KINDS: dict[str, str] = {
     mnemonic: kind
@@ -87,14 +89,19 @@ def run_tool(name: str, *arguments: str | Path) -> str:
 
 
 def read_resources(cubin: Path) -> Resources:
-    """Registers and local memory of the only kernel in a cubin."""
+    """Registers, local and declared shared memory of the only kernel in a cubin; on sm_90 and later the shared
+    memory holds what the system keeps per block."""
     output = run_tool("cuobjdump", "--dump-resource-usage", cubin)
     match = _RESOURCES.search(output)
     if match is None:
         raise ToolError(
             "cuobjdump's output", f"has no resource line: {output[-200:]}", "report it with the CUDA version"
         )
-    return Resources(registers=int(match["registers"]), spill_bytes=int(match["stack"]) + int(match["local"]))
+    return Resources(
+        registers=int(match["registers"]),
+        spill_bytes=int(match["stack"]) + int(match["local"]),
+        shared_bytes=int(match["shared"]),
+    )
 
 
 def disassemble(cubin: Path) -> str:

@@ -4,10 +4,12 @@ Machine code alone cannot tell a weight load from another load, nor a word that 
 is loaded eight times. Triton's IR can: every address is integer arithmetic on arguments, program ids, ranges
 and loop counters. ``find_streams`` follows each load's pointer back to a kernel argument and evaluates its
 addresses, exactly, for program 0 in the first iteration of its loops, with the arguments of the launch.
+A load is a ``tt.load``, or an asynchronous copy (``cp.async``) in inline assembly, one per element.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -27,15 +29,33 @@ from roofgap.kernels.static.ir import (
 )
 
 _SHORT_AXIS = 64  # programs of an axis whose trip counts are worth averaging
+_ASSEMBLY = "tt.elementwise_inline_asm"
+_COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global \[\$\d+\], \[\$(?P<source>\d+)\], (?P<size>\d+)")
+_CONSTRAINTS = re.compile(r'constraints = "(?P<kinds>[^"]*)"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A ``tt.load`` of packed codes."""
+    """A load of packed codes: where it stands, and what it fetches per element."""
 
     line: int
     shape: tuple[int, ...]
     element_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fetch:
+    """A load's operation, its pointers and its mask."""
+
+    operation: Operation
+    pointers: str
+    mask: str | None
+    element_bytes: int
+
+    @property
+    def load(self) -> Load:
+        text = self.operation.text
+        return Load(line=self.operation.line, shape=shape_of(text), element_bytes=self.element_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +72,8 @@ class Stream:
             (split-K): the product of the trip counts of the loops around; None if unknown.
         stored_bytes: bytes per program that stores in the same loop write (all stores of the kernel if not
             in_loop).
+        readers: lines of the shared-memory reads in the loop beside this one, where this one copies into shared
+            memory and does nothing else; empty otherwise.
         problem: why unique_bytes or trips is None.
     """
 
@@ -61,6 +83,7 @@ class Stream:
     unique_bytes: int | None
     trips: float | None
     stored_bytes: int
+    readers: tuple[int, ...] = ()
     problem: str | None = None
 
     @property
@@ -84,31 +107,47 @@ def find_streams(
     names = {module.arguments[at] for at in codes}
     known = dict(zip(module.arguments, values, strict=True))
     evaluator = Evaluator(module, known, grid)
-    groups: dict[int, list[Operation]] = {}
-    loops: dict[int, Loop | None] = {}
+    groups: dict[int, list[_Fetch]] = {}
     for operation in module.definitions.values():
-        if operation.op == "tt.load" and _root(module, operation.operands[0]) in names:
-            groups.setdefault(id(operation.loop), []).append(operation)
-            loops[id(operation.loop)] = operation.loop
-    streams = [_stream(module, evaluator, loops[key], group) for key, group in groups.items()]
+        fetch = _fetch(module, operation)
+        if fetch is not None and _root(module, fetch.pointers) in names:
+            groups.setdefault(id(operation.loop), []).append(fetch)
+    streams = [_stream(module, evaluator, group) for group in groups.values()]
     return sorted(streams, key=lambda stream: -(stream.asked_bytes * (stream.trips or 1)))
 
 
-def _stream(module: Module, evaluator: Evaluator, loop: Loop | None, operations: list[Operation]) -> Stream:
-    loads = tuple(
-        Load(line=operation.line, shape=shape_of(operation.text), element_bytes=element_bytes(operation.text))
-        for operation in operations
+def _fetch(module: Module, operation: Operation) -> _Fetch | None:
+    """What an operation loads from global memory, if it does."""
+    if operation.op == "tt.load":
+        mask = operation.operands[1] if len(operation.operands) > 1 else None
+        size = element_bytes(operation.text)
+        return _Fetch(operation=operation, pointers=operation.operands[0], mask=mask, element_bytes=size)
+    copied = _COPY.search(operation.text) if operation.op == _ASSEMBLY else None
+    if copied is None:
+        return None
+    constraints = _CONSTRAINTS.search(operation.text)
+    assert constraints is not None
+    outputs = constraints["kinds"].count("=")
+    address = module.definitions.get(operation.operands[int(copied["source"]) - outputs])
+    if address is None or address.op != "tt.ptr_to_int":
+        return None
+    return _Fetch(
+        operation=operation, pointers=address.operands[0], mask=None, element_bytes=int(copied["size"])
     )
+
+
+def _stream(module: Module, evaluator: Evaluator, fetches: list[_Fetch]) -> Stream:
+    loop, loads = fetches[0].operation.loop, tuple(fetch.load for fetch in fetches)
     unique_bytes: int | None = None
     trips: float | None = None
     problem = None
     try:
         trips = _mean_trips(module, evaluator, loop)
-        touched = [evaluator.addresses(operation) for operation in operations]
-        element = loads[0].element_bytes
-        unique_bytes = len(np.unique(np.concatenate(touched))) * element
+        touched = [evaluator.addresses(fetch.pointers, fetch.mask) for fetch in fetches]
+        unique_bytes = len(np.unique(np.concatenate(touched))) * loads[0].element_bytes
     except CannotEvaluateError as error:
         problem = str(error)
+    copies = any(fetch.operation.op == _ASSEMBLY for fetch in fetches)
     return Stream(
         loads=loads,
         in_loop=loop is not None,
@@ -120,8 +159,21 @@ def _stream(module: Module, evaluator: Evaluator, loop: Loop | None, operations:
             for store in module.stores
             if loop is None or store.loop is loop
         ),
+        readers=_readers(module, loop) if copies and loop is not None else (),
         problem=problem,
     )
+
+
+def _readers(module: Module, loop: Loop) -> tuple[int, ...]:
+    """Lines that read shared memory in the loops beside one that does not."""
+    reads = [
+        each
+        for each in module.definitions.values()
+        if each.op == _ASSEMBLY and "ld.shared" in each.text and each.loop is not None
+    ]
+    if any(each.loop is loop for each in reads):
+        return ()
+    return tuple(each.line for each in reads if each.loop is not None and each.loop.parent is loop.parent)
 
 
 def _mean_trips(module: Module, first: Evaluator, loop: Loop | None) -> float:

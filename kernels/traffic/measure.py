@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
+import torch
+
 from roofgap.kernels.config import KernelConfig
 from roofgap.kernels.inputs import operands as make_operands
 from roofgap.kernels.inputs import poisoned, random_bias, random_weight, random_x
@@ -51,7 +53,7 @@ def measure_traffic(
     counters = Counters()
     for field in fields(operands):
         tensor = getattr(operands, field.name)
-        if tensor is not None:
+        if isinstance(tensor, torch.Tensor):
             counters.add(field.name, tensor)
     steps = variant.plan(problem, config, operands)
     for step in steps:

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from roofgap.kernels.variants._decode import decode_scaled
+from roofgap.kernels.variants._epilogue import finish_row
 
 
 @triton.jit
@@ -79,7 +80,8 @@ def v4_portable_kernel(
     scales_ptr,  # [N, G]
     zeros_ptr,  # [ceil(N/16), G, 2] int32 | [N, G] | None
     bias_ptr,  # [N] | None
-    out_ptr,  # y [M, N], or fp32 sums [splits, M, N]
+    residual_ptr,  # [M, N] | None
+    out_ptr,  # y [M, N], [M, N / 2] with SWIGLU, or fp32 sums [splits, M, N]
     n,
     k,
     k_slice,
@@ -87,35 +89,35 @@ def v4_portable_kernel(
     stride_xm,
     stride_cn,
     stride_split,
+    stride_rm,
     stride_om,
     magic,
     ZERO_MODE: tl.constexpr,
     QUANT_GROUP: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCKS: tl.constexpr,
+    SWIGLU: tl.constexpr = False,  # rows are gate|up
+    PDL: tl.constexpr = False,
 ):
-    """One token times BLOCK_N outputs over a slice of K; grid (ceil(N / BLOCK_N), splits, M)."""
+    """One token times BLOCK_N outputs over a slice of K; grid (ceil(width of y / BLOCK_N), splits, M)."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    width = n // 2 if SWIGLU else n  # of y
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     token = tl.program_id(2).to(tl.int64)
     k_begin = tl.program_id(1) * k_slice
+    k_end = tl.minimum(k_begin + k_slice, k)
     y = exact_sums(
-        x_ptr + token * stride_xm,
-        codes_ptr,
-        scales_ptr,
-        zeros_ptr,
-        offs_n,
-        n,
-        k_begin,
-        tl.minimum(k_begin + k_slice, k),
-        stride_cn,
-        groups,
-        magic,
-        ZERO_MODE,
-        QUANT_GROUP,
-        BLOCK_N,
-        BLOCKS,
-    )
-    if bias_ptr is not None:
-        y += tl.load(bias_ptr + offs_n, mask=offs_n < n, other=0.0).to(tl.float32)
+        x_ptr + token * stride_xm, codes_ptr, scales_ptr, zeros_ptr, offs_n, n, k_begin, k_end, stride_cn, groups,
+        magic, ZERO_MODE, QUANT_GROUP, BLOCK_N, BLOCKS,
+    )  # fmt: skip
+    up = y
+    if SWIGLU:
+        up = exact_sums(
+            x_ptr + token * stride_xm, codes_ptr, scales_ptr, zeros_ptr, width + offs_n, n, k_begin, k_end, stride_cn,
+            groups, magic, ZERO_MODE, QUANT_GROUP, BLOCK_N, BLOCKS,
+        )  # fmt: skip
+    y = finish_row(y, up, bias_ptr, residual_ptr, token * stride_rm, offs_n, width, SWIGLU)
     out = out_ptr + tl.program_id(1).to(tl.int64) * stride_split + token * stride_om + offs_n
-    tl.store(out, y.to(out_ptr.dtype.element_ty), mask=offs_n < n)
+    tl.store(out, y.to(out_ptr.dtype.element_ty), mask=offs_n < width)

@@ -71,8 +71,13 @@ def v3_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    PDL: tl.constexpr = False,
 ):
     """A slice of K of one row of x times BLOCK_N outputs; grid (M, ceil(N / BLOCK_N), SPLIT_K)."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        if NUM_STAGES > 1:
+            tl.extra.cuda.gdc_wait()  # a pipeline asks for its first steps of x ahead of the loop
     BLOCK_W: tl.constexpr = BLOCK_K // 8
     row = tl.program_id(0).to(tl.int64)
     offs_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -97,6 +102,8 @@ def v3_kernel(
         zero = load_zero(
             zeros_ptr, k_start, offs_k, offs_n, k, n_mask, stride_zg, ZERO_MODE, QUANT_GROUP, BLOCK_K
         )
+        if PDL and NUM_STAGES == 1:
+            tl.extra.cuda.gdc_wait()  # x, and the sums that atomics add to; at once from the second step on
         part = tl.zeros((BLOCK_W, BLOCK_N), dtype=tl.float32)
         high = words >> 20
         for j in tl.static_range(8):

@@ -7,21 +7,21 @@ Bytes per weight: 0.5 of codes + 2/g of scales (+ 0.5/g of zeros, or 2/g of offs
 with split_k > 1 also fp32 sums, written and read once per output, token and split.
 
 On a GPU that reads 4.8 TB/s with 132 SMs a kernel can afford 3.6 thread-instructions per weight. Unpacking with shifts
-and conversions costs 7, packed fp16 arithmetic about 2. Here a weight costs 1.4 to 1.8: a mask makes two codes two
-(subnormal) fp16 numbers, and one ``mma.m16n8k16`` per 256 weights multiplies and adds them in fp32 (``_fragments.py``).
+and conversions costs 7, packed fp16 arithmetic about 2. Here a mask makes two codes two (subnormal) fp16 numbers, and
+one ``mma.m16n8k16`` per 256 weights multiplies and adds them in fp32 (``_fragments.py``).
 
-A warp owns TILES x 16 rows and, of every step, UNROLL blocks of 128 k; warps side by side along K add up in shared
-memory. With an infinite or NaN activation the formula above yields NaN; programs that see one compute their outputs
-anew, weight by weight (``_exact.py``). That code is also the portable kernel: for AMD, for the interpreter, for group
-sizes that are no multiple of 32, and on NVIDIA for comparison with ``decode=portable``.
+A warp owns TILES x 16 rows and every WARPS_K-th block of 128 k. It copies STAGES blocks ahead into shared memory of its
+own (``_staging.py``); the WARPS_K warps of a row add up in shared memory, once. A non-finite activation makes every
+output of its token NaN. ``_exact.py`` is the portable kernel: for AMD, for the interpreter, for group sizes that are no
+multiple of 32, for activations whose rows are not 16-byte aligned and for fp32 scales; on NVIDIA for comparison with
+``decode=portable``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 import triton
 
 from roofgap.kernels.config import KernelConfig, Value
@@ -33,19 +33,25 @@ from roofgap.kernels.variants._decode import MAGIC
 from roofgap.kernels.variants._exact import v4_portable_kernel
 from roofgap.kernels.variants._kpacked import device_group
 from roofgap.kernels.variants._reduce import reduce_kernel, split_steps, workspace
+from roofgap.kernels.variants._v4_copies import places
 from roofgap.kernels.variants._v4_kernel import v4_kernel
 from roofgap.shapes.problem import Problem
+
+STATIC_SHARED = 48 * 1024
+"""Bytes that a program may declare (PTX ISA, static shared memory)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class V4Config(KernelConfig):
-    """A warp takes ``tiles`` x 16 rows and ``unroll`` blocks of 128 k a step; ``warps_n`` of the warps lie along N.
+    """A warp takes ``tiles`` x 16 rows; ``warps_n`` of the warps lie along N, the others share K block by block.
 
-    ``num_stages`` above 1 pipelines the loads of a step through shared memory. ``split_k`` programs share the rows and
-    leave partial sums that a second launch adds in order. ``decode`` is ``mma`` or ``portable``.
+    ``num_stages`` blocks of 128 k are under way per warp, and ``ahead`` more on their way into the L2. ``split_k``
+    programs share the rows and leave partial sums that a second launch adds in order. ``decode`` is ``mma`` or
+    ``portable``; ``unroll`` is for portable alone: blocks per step.
     """
 
     num_stages: int = 1
+    ahead: int = 0
     tiles: int = 1
     unroll: int = 1
     warps_n: int = 1
@@ -61,32 +67,36 @@ class V4(Variant):
     layout = Interleaved
     config_type = V4Config
     factors_zero = True
+    epilogues = ("residual", "swiglu")
     max_m = 8
 
     def default_config(self, problem: Problem, limits: Limits = Limits()) -> V4Config:
-        """Warps of two tiles where N allows it, side by side along K until every SM has about 24 of them."""
+        """Four warps beside one another along K, eight where few rows are long; all of a short K is under way at once.
+
+        One tile per warp: measured on an H200, more tiles only help where the activations outgrow the L1.
+        """
         tiles = triton.cdiv(problem.n, TILE_ROWS)
         blocks = triton.cdiv(problem.k, BLOCK_K)
         if limits.warp_size != 32 or not _separable(problem):
             return V4Config(decode="portable", warps_n=1, unroll=1, num_warps=4)
-        tiles_per_warp = 2 if tiles >= 16 * limits.sm_count else 1
-        warps_k = 1
-        for more in (2, 4, 8):
-            waste = triton.cdiv(blocks, more) * more / blocks
-            if waste <= 1.1 and tiles // tiles_per_warp * warps_k < 24 * limits.sm_count:
-                warps_k = more
-        warps_n = max(1, min(4 // warps_k, _power(triton.cdiv(tiles, tiles_per_warp))))
-        return V4Config(num_warps=warps_n * warps_k, tiles=tiles_per_warp, warps_n=warps_n)
+        warps = min(8 if blocks >= 32 and tiles < 4 * limits.sm_count else 4, _power(blocks))
+        stages = max(1, min(6 if warps <= 4 else 4, blocks // warps))
+        wide = problem.k >= 8192 and tiles >= 6 * limits.sm_count
+        config = V4Config(num_warps=warps, num_stages=stages, tiles=2 if wide else 1)
+        while _shared_bytes(problem, config) > STATIC_SHARED and config.num_stages > 1:
+            config = replace(config, num_stages=config.num_stages - 1)
+        return config
 
     def space(self, problem: Problem) -> dict[str, tuple[Value, ...]]:
         """Few wide warps to many narrow ones; ``is_valid`` leaves some hundreds."""
         return {
             "num_warps": (1, 2, 4, 8, 16),
-            "num_stages": (1, 2, 4),
+            "num_stages": (1, 2, 3, 4, 6, 8),
+            "ahead": (0, 4, 8),
             "tiles": (1, 2, 4),
-            "unroll": (1, 2, 3, 4),
+            "unroll": (1, 2, 4),
             "warps_n": (1, 2, 4, 8),
-            "split_k": (1, 2, 3, 4, 6),
+            "split_k": (1, 2, 3, 4),
             "decode": ("mma", "portable"),
         }
 
@@ -136,14 +146,15 @@ class V4(Variant):
             return "decode=mma needs warps of 32 lanes; use decode=portable"
         if not _separable(problem):
             return f"decode=mma needs groups of a multiple of 32, not {problem.group}; use decode=portable"
-        units = config.tiles * config.unroll
-        # A unit is 2,048 weights: 8 registers of codes, 4 sums and its scales; activations are 16 per block.
-        most = 6 if config.num_warps <= 4 else 4 if config.num_warps <= 8 else 1
-        if units > most:
-            return f"{units} tiles per warp and step would spill with {config.num_warps} warps"
-        stage_bytes = config.num_warps * config.unroll * (1024 * config.tiles + 2048)
-        if config.num_stages > 1 and config.num_stages * stage_bytes > limits.shared_bytes:
-            return f"{config.num_stages} stages of {stage_bytes} bytes exceed {limits.shared_bytes} of shared memory"
+        if config.unroll > 1:
+            return (
+                f"unroll={config.unroll} is for decode=portable alone; num_stages says how much is under way"
+            )
+        if config.tiles > 2 and config.num_warps > 4:
+            return f"{config.tiles} tiles per warp would spill with {config.num_warps} warps"
+        shared = _shared_bytes(problem, config)
+        if shared > STATIC_SHARED:
+            return f"{config.num_stages} stages of {config.num_warps} warps take {shared} of {STATIC_SHARED} bytes"
         return None
 
     def _refuse_k(self, problem: Problem, config: V4Config) -> str | None:
@@ -154,67 +165,91 @@ class V4(Variant):
         steps = triton.cdiv(blocks, per_step)
         if config.split_k < 1 or triton.cdiv(steps, max(1, config.split_k)) * (config.split_k - 1) >= steps:
             return f"split_k={config.split_k} leaves a split of K={problem.k} without a step of {per_step} blocks"
-        if config.num_stages > 1 and triton.cdiv(steps, config.split_k) < config.num_stages:
+        if config.num_stages > triton.cdiv(steps, config.split_k):
             return f"num_stages={config.num_stages} are more than the steps of K={problem.k}"
+        if config.ahead and (config.ahead % 4 or config.decode == "portable"):
+            return f"ahead={config.ahead} must be a multiple of 4, and is for decode=mma alone"
+        if config.ahead and config.num_stages + config.ahead > triton.cdiv(steps, config.split_k) + 3:
+            return f"ahead={config.ahead} beyond {config.num_stages} stages is past the end of K={problem.k}"
         return None
 
     def plan(self, problem: Problem, config: KernelConfig, operands: Operands) -> list[Step]:
-        """One launch, or with split_k > 1: main, reduce.
+        """One launch, or with split_k > 1: main, reduce. Whichever comes last does the epilogue.
 
         The interpreter has no inline assembly and runs the portable kernel whatever ``decode`` says.
         """
         assert isinstance(config, V4Config)
-        sums = operands.y[None]
-        if config.split_k > 1:
-            sums = workspace(problem, "partials", config.split_k, operands.x.device)
+        whole = config.split_k == 1
+        sums = (
+            operands.y[None] if whole else workspace(problem, "partials", config.split_k, operands.x.device)
+        )
+        swiglu = operands.swiglu and whole
+        portable = config.decode == "portable" or interpreted() or not _copyable(operands)
+        if swiglu and not portable:
+            config = _paired_tiles(problem, config)
         rows = TILE_ROWS * config.tiles * config.warps_n
-        portable = config.decode == "portable" or interpreted()
         step_k = _step_k(config)
         k_slice = triton.cdiv(triton.cdiv(problem.k, step_k), config.split_k) * step_k
+        outputs = sums.shape[2]
+        rows_of_y = rows // 2 if swiglu and not portable else rows
+        grid: tuple[int, ...] = (triton.cdiv(outputs, rows_of_y), config.split_k)
         args: dict[str, Any] = {
             "x_ptr": operands.x,
             "codes_ptr": operands.codes,
             "scales_ptr": operands.scales,
             "zeros_ptr": operands.zeros,
-            "bias_ptr": operands.bias if config.split_k == 1 else None,
+            "bias_ptr": operands.bias if whole else None,
+            "residual_ptr": operands.residual if whole else None,
             "out_ptr": sums,
             "n": problem.n,
             "k": problem.k,
-            "k_slice": k_slice,
             "groups": problem.groups,
             "stride_xm": operands.x.stride(0),
-            "stride_cn": operands.codes.stride(0),
             "stride_split": sums.stride(0),
+            "stride_rm": operands.residual_stride,
             "stride_om": sums.stride(1),
-            "magic": MAGIC,
             "ZERO_MODE": problem.zero_mode,
             "QUANT_GROUP": device_group(problem),
+            "SWIGLU": swiglu,
         }
-        grid: tuple[int, ...] = (triton.cdiv(problem.n, rows), config.split_k)
         if portable:
             grid = (*grid, problem.m)
-            args |= {"BLOCK_N": rows, "BLOCKS": config.unroll}
+            args |= {
+                "k_slice": k_slice,
+                "stride_cn": operands.codes.stride(0),
+                "magic": MAGIC,
+                "BLOCK_N": rows,
+                "BLOCKS": config.unroll,
+            }
         else:
             args |= {
                 "m": problem.m,
+                "slice_blocks": k_slice // BLOCK_K,
+                "tile_words": TILE_ROWS * operands.codes.stride(0),
                 "DTYPE": problem.x_dtype,
                 "EVEN_N": problem.n % TILE_ROWS == 0,
-                "MASKED": problem.k % step_k != 0,
-                "PAIRED": _paired(operands.x),
+                "EVEN_K": problem.k % BLOCK_K == 0,
+                "WHOLE": grid[0] * rows_of_y - outputs < TILE_ROWS,
+                "TAIL": (problem.k - (config.split_k - 1) * k_slice) // step_k < config.num_stages,
+                "EARLY": problem.m == 1 and _pairs_aligned(operands),
+                "TOKENS": 1 if problem.m == 1 else 8,
+                "X_ROWS": _power(problem.m),
+                "SPLIT": not whole,
+                "DEEP": k_slice > config.num_stages * step_k,
                 "TILES": config.tiles,
-                "UNROLL": config.unroll,
                 "WARPS_N": config.warps_n,
                 "WARPS_K": config.num_warps // config.warps_n,
-                "NUM_STAGES": config.num_stages,
+                "STAGES": config.num_stages,
+                "AHEAD": config.ahead if k_slice > config.num_stages * step_k else 0,
             }
         main = Launch(
             kernel=v4_portable_kernel if portable else v4_kernel,
             grid=grid,
             args=args,
             num_warps=config.num_warps,
-            num_stages=config.num_stages,
+            num_stages=1,
         )
-        return [main] if config.split_k == 1 else split_steps(problem, "partials", sums, main, operands)
+        return [main] if whole else split_steps(problem, "partials", sums, main, operands)
 
     def kernels(self) -> tuple[Any, ...]:
         """Both GEMVs and the reduction."""
@@ -228,8 +263,52 @@ class V4(Variant):
 
 def _step_k(config: V4Config) -> int:
     """Weights of one output that a program takes per step."""
-    warps_k = config.num_warps // config.warps_n if config.decode == "mma" else 1
-    return BLOCK_K * config.unroll * warps_k
+    return BLOCK_K * (config.num_warps // config.warps_n if config.decode == "mma" else config.unroll)
+
+
+def _shared_bytes(problem: Problem, config: V4Config) -> int:
+    """Shared memory of a program: stages, bias and residual, sums."""
+    tokens = 1 if problem.m == 1 else 8
+    stage = places.fn(config.tiles, _power(problem.m), device_group(problem), problem.zero_mode)[3]
+    extras = 2 * 32 * 4 * config.tiles if tokens == 1 else 0
+    return config.num_warps * int(config.num_stages * stage + extras + 16 * tokens * 4 * config.tiles)
+
+
+def _paired_tiles(problem: Problem, config: V4Config) -> V4Config:
+    """The same config for rows gate|up, where a warp needs two tiles at least: one of the gate, the up's beside it.
+
+    A warp of one tile gets a second one and half the warps, so that a program asks for about as much at a time.
+    """
+    if config.tiles > 1:
+        return config
+    fewer = 2 if config.warps_n > 1 else 1
+    config = replace(config, tiles=2, warps_n=config.warps_n // fewer, num_warps=config.num_warps // fewer)
+    while _shared_bytes(problem, config) > STATIC_SHARED:
+        if config.num_stages > 1:
+            config = replace(config, num_stages=config.num_stages - 1)
+        else:
+            config = replace(config, num_warps=config.num_warps // 2)
+    return config
+
+
+def _copyable(operands: Operands) -> bool:
+    """Whether x and codes come in aligned pieces of 16 bytes, scales and offsets in pairs of 16 bits, as asynchronous
+    copies want them; and whether 32 bits can count the words.
+    """
+    x, codes = operands.x, operands.codes
+    floats = [operands.scales] if operands.zeros is None else [operands.scales, operands.zeros]
+    aligned = x.storage_offset() % 8 == 0 and (x.shape[0] == 1 or x.stride(0) % 8 == 0)
+    aligned &= codes.storage_offset() % 4 == 0
+    for one in floats:
+        if one.is_floating_point():
+            aligned &= one.element_size() == 2 and one.storage_offset() % 2 == 0
+    return aligned and codes.numel() < 2**31
+
+
+def _pairs_aligned(operands: Operands) -> bool:
+    """Whether bias and residual begin at a multiple of four bytes."""
+    extras = (operands.bias, operands.residual)
+    return all(one is None or one.storage_offset() % 2 == 0 for one in extras)
 
 
 def _power(value: int) -> int:
@@ -240,9 +319,3 @@ def _power(value: int) -> int:
 def _separable(problem: Problem) -> bool:
     """Whether groups end between the steps of 32 k that the lanes of a row share."""
     return problem.groups == 1 or problem.group % 32 == 0
-
-
-def _paired(x: torch.Tensor) -> bool:
-    """Whether two neighbours of x are always one aligned 32-bit word."""
-    m, k = x.shape
-    return k % 2 == 0 and (m == 1 or x.stride(0) % 2 == 0) and x.storage_offset() % 2 == 0

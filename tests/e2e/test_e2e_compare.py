@@ -331,4 +331,4 @@ def test_overlapping_kernels_are_counted_once() -> None:
 
 def test_the_name_of_every_arm_is_unique() -> None:
     arms: list[Arm] = choose_arms("all")
-    assert len({(arm.build, arm.loop) for arm in arms}) == len(arms), "two arms are the same thing"
+    assert len({(arm.build, arm.loop, arm.pdl) for arm in arms}) == len(arms), "two arms are the same thing"

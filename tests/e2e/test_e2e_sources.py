@@ -114,6 +114,10 @@ def write_gguf(path: Path, model: Any, kind: gguf.GGMLQuantizationType) -> None:
     writer.add_head_count(a.num_attention_heads)
     writer.add_head_count_kv(a.num_key_value_heads)
     writer.add_rope_freq_base(a.rope_parameters["rope_theta"])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([f"t{index}" for index in range(a.vocab_size)])
+    writer.add_token_types([1] * a.vocab_size)
+    writer.add_token_merges(["t 1", "t 2"])
     writer.add_layer_norm_rms_eps(a.rms_norm_eps)
     tensors = {
         "token_embd.weight": given["model.embed_tokens.weight"],
@@ -168,6 +172,10 @@ def test_quantised_blocks_and_a_cut_file(llama, tmp_path) -> None:
         for name in ("m", "one")
     )
     assert set(whole) - set(part) == {name for name in whole if ".layers.1." in name}
+    fields, kept = (gguf.GGUFReader(tmp_path / f"{name}.gguf").fields for name in ("m", "one"))
+    assert kept.keys() == fields.keys()
+    changed = {name for name, field in fields.items() if kept[name].contents() != field.contents()}
+    assert changed - {"GGUF.tensor_count"} == {"llama.block_count"}
     assert all(torch.equal(part[name], whole[name]) for name in part)
     assert json.loads((tmp_path / "one" / "config.json").read_text())["num_hidden_layers"] == 1
     down = whole["model.layers.0.mlp.down_proj.weight"]

@@ -81,6 +81,78 @@ def test_fused_decoder_is_as_close_to_fp32_as_the_plain_one(
     assert error <= 2 * slack * allowed + 1e-4
 
 
+def test_a_step_that_ends_in_own_kernels_makes_the_same_tokens() -> None:
+    from roofgap.e2e.fused.argmax import next_token
+
+    model = model_of("llama")
+    decoders = [Decoder(model, 32), Decoder(model, 32, next_token)]
+    for decoder in decoders:
+        decoder.prefill(TOKENS[:, :PROMPT])
+        for _ in range(8):
+            decoder.step()
+    made = [decoder.generated[PROMPT : PROMPT + 8].tolist() for decoder in decoders]
+    assert made[0] == made[1]
+    assert [int(decoder.position) for decoder in decoders] == [PROMPT + 8] * 2
+
+
+def quantised(model: Any) -> Any:
+    """Its layers' linears as v4's."""
+    from roofgap.e2e.projections import DecodeLinear
+    from roofgap.e2e.swap import LAYER_LINEARS, swap_linears
+    from roofgap.kernels.formats.quantise import quantise
+
+    def make(dense: torch.nn.Linear) -> DecodeLinear:
+        return DecodeLinear(quantise(dense.weight, 32, symmetric=False), dense.bias, variant="v4")
+
+    swap_linears(model, make, LAYER_LINEARS)
+    return model
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_epilogues_leave_out_launches_and_change_roundings_only(
+    joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roofgap.kernels.step import Launch
+
+    counted: list[Launch] = []
+    run = Launch.run
+
+    def count(launch: Launch) -> None:
+        counted.append(launch)
+        run(launch)
+
+    monkeypatch.setattr(Launch, "run", count)
+    model = model_of("qwen2", intermediate_size=128)
+    if joined:
+        join_projections(model)
+    quantised(model)
+    found, launches = [], []
+    for epilogues in (False, True):
+        apply_fused_operators(model, epilogues=epilogues)
+        counted.clear()
+        found.append(decoded(model))
+        launches.append(len(counted) / STEPS)
+        remove_fused_operators(model)
+    plain, fused = found
+    assert not torch.equal(plain, fused)
+    assert float((plain - fused).norm() / plain.norm()) < 0.01
+    layers = 2
+    per_layer = 4 + 2 + 2 if joined else 7 + 2 + 2 + 1
+    assert launches[1] == layers * per_layer + 1
+    assert launches[0] - launches[1] == (layers if joined else 0)
+
+
+def test_a_width_that_cannot_be_paired_keeps_its_own_swiglu() -> None:
+    model = model_of("qwen2", intermediate_size=120)
+    join_projections(model)
+    quantised(model)
+    apply_fused_operators(model)
+    plain = decoded(model)
+    remove_fused_operators(model)
+    apply_fused_operators(model, epilogues=True)
+    assert float((decoded(model) - plain).norm() / plain.norm()) < 0.01
+
+
 def test_a_wrong_operator_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("qwen2")
     plain = decoded(model)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from roofgap.e2e.fused import reference
-from roofgap.e2e.fused.argmax import argmax
+from roofgap.e2e.fused.argmax import argmax, next_token
 from roofgap.e2e.fused.attention import BLOCK, MOST_SPLITS, chunk_of, decode_attention
 from roofgap.e2e.fused.norm import add_rms_norm
 from roofgap.e2e.fused.swiglu import swiglu
@@ -179,6 +179,20 @@ def test_argmax_takes_the_first_of_equals_and_sees_nan() -> None:
     assert argmax(logits).tolist() == [7, 2300]
 
 
+def test_next_token_ends_a_step() -> None:
+    logits = noise(1, 2500, dtype=torch.bfloat16)
+    token, position = (torch.full((1, 1), value, device=DEVICE) for value in (9, 4))
+    generated = torch.full((6,), -1, device=DEVICE)
+    best = int(logits.argmax())
+    next_token(logits, token, generated, position)
+    assert (token.tolist(), position.tolist()) == ([[best]], [[5]])
+    assert generated.tolist() == [-1, -1, -1, -1, best, -1]
+    with pytest.raises(RoofgapError, match="rows of logits"):
+        next_token(logits.expand(2, -1), token, generated, position)
+    with pytest.raises(RoofgapError, match="position int32"):
+        next_token(logits, token, generated, position.int())
+
+
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
@@ -214,7 +228,7 @@ def test_small_operators_refuse() -> None:
         argmax(half.long())
 
 
-@pytest.mark.parametrize("op", ["add_rms_norm", "rms_norm", "swiglu", "argmax"])
+@pytest.mark.parametrize("op", ["add_rms_norm", "rms_norm", "swiglu", "argmax", "next_token"])
 def test_ops_keep_torchs_contract(op: str) -> None:
     half = noise(2, 24, dtype=torch.float16)
     args = {
@@ -222,6 +236,10 @@ def test_ops_keep_torchs_contract(op: str) -> None:
         "rms_norm": (half, half[0], 1e-6),
         "swiglu": (half, half),
         "argmax": (half,),
+        "next_token": (
+            half[:1],
+            *(torch.zeros(size, dtype=torch.int64, device=DEVICE) for size in (1, 3, 1)),
+        ),
     }[op]
     torch.library.opcheck(getattr(torch.ops.roofgap, op).default, args)
 

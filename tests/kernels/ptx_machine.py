@@ -1,6 +1,7 @@
-"""Executes the PTX of v4 on the CPU, a warp at a time, so that the kernel itself runs in Triton's interpreter.
+"""Executes the PTX of v4 on the CPU, a program at a time, so that the kernel itself runs in Triton's interpreter.
 
 Knows the instructions that v4 uses and no others (PTX ISA, chapter 9; fragments of mma.m16n8k16: section 9.7.14).
+``install`` puts it in the interpreter's place for inline assembly.
 """
 
 from __future__ import annotations
@@ -10,51 +11,158 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from ptx_memory import Memory, RaceError
 from triton.runtime.interpreter import TensorHandle
 
 LANES = np.arange(32)
 Registers = dict[str, Any]
-"""By name, one value per lane: arrays [warps, 32]."""
+"""By name, one value per thread: arrays [warps, 32] of uint32, uint64, float32 or bool."""
+
+
+def _lower_half(a: Any) -> Any:
+    return a & np.uint32(0xFFFF)
+
 
 INSTRUCTIONS: dict[str, Callable[..., Any]] = {
     "mov.b32": lambda a: a,
     "mov.u32": lambda a: a,
+    "mov.f32": lambda a: a,
     "and.b32": lambda a, b: a & b,
     "shr.u32": lambda a, b: a >> b,
     "shl.b32": lambda a, b: a << b,
+    "add.u32": lambda a, b: a + b,
+    "mad.lo.u32": lambda a, b, c: a * b + c,
+    "cvt.u32.u16": _lower_half,
+    "cvt.u16.u32": _lower_half,
     "setp.eq.u32": lambda a, b: a == b,
+    "setp.ne.s32": lambda a, b: a != b,
+    "setp.lt.u32": lambda a, b: a < b,
     "selp.f32": lambda a, b, p: np.where(p, a, b),
+    "add.f32": lambda a, b: a + b,
+    "fma.rn.f32": lambda a, b, c: (a.astype(np.float64) * b + c).astype(np.float32),
 }
+LOADS: dict[str, tuple[Any, int]] = {
+    "ld.shared.b16": (np.uint16, 1),
+    "ld.shared.b32": (np.uint32, 1),
+    "ld.shared.f32": (np.float32, 1),
+    "ld.shared.v4.b32": (np.uint32, 4),
+}
+STORES: dict[str, Any] = {"st.shared.b16": np.uint16, "st.shared.b32": np.uint32, "st.shared.f32": np.float32}
+_STATEMENT = re.compile(r"(?:@(?P<guard>\w+) )?(?P<opcode>\S+)\s*(?P<rest>.*)", re.DOTALL)
+_SHARED = re.compile(r"\.shared \.align 16 \.b8 (?P<name>\w+)\[(?P<size>\d+)\]")
+_OPERAND = re.compile(r"\{(?P<list>[^}]*)\}|(?P<one>\[[^\]]*\]|[^,{}\s]+)")
 
 
-def run(asm: str, operands: Registers) -> Registers:
+def run(asm: str, operands: Registers, memory: Memory | None = None) -> Registers:
     """The registers after the text."""
-    registers = dict(operands)
+    machine = _Machine(operands, Memory() if memory is None else memory)
+    with np.errstate(all="ignore"):  # infinities are what some tests are about
+        for statement in asm.split(";"):
+            text = statement.strip().removeprefix("{").strip()
+            if text not in ("", "}") and not text.startswith(".reg"):
+                machine.execute(text)
+    return machine.registers
 
-    def value(name: str) -> Any:
-        if name.startswith("0f"):
-            return np.full((1, 32), int(name[2:], 16), dtype=np.uint32).view(np.float32)
-        if name == "%laneid":
-            return LANES.astype(np.uint32)[None]
-        if name[0].isdigit():
-            return np.full((1, 32), int(name, 0), dtype=np.uint32)
-        return registers[name]
 
-    for line in asm.strip("{}\n").split("\n"):
-        opcode, rest = line.rstrip(";").split(" ", 1)
-        if opcode == ".reg":
-            continue
-        groups = re.findall(r"\{([^}]*)\}|([^,{}\s]+)", rest)
-        to, *sources = [(group or single).replace(" ", "").split(",") for group, single in groups]
-        given = [[value(name) for name in source] for source in sources]
-        if opcode.startswith("mma.sync.aligned.m16n8k16.row.col.f32."):
-            registers |= dict(zip(to, mma(given[0], given[1], given[2], opcode.split(".")[-2]), strict=True))
-        elif opcode == "lop3.b32":
-            assert sources[3] == ["0xEA"]  # the table of (a & b) | c
-            registers[to[0]] = given[0][0] & given[1][0] | given[2][0]
+class _Machine:
+    """Registers and memory, and what one statement does to them."""
+
+    def __init__(self, operands: Registers, memory: Memory) -> None:
+        self.registers, self._memory = dict(operands), memory
+        warps = max((len(value) for value in operands.values()), default=1)
+        self._threads = np.arange(32 * warps, dtype=np.uint32).reshape(warps, 32)
+
+    def execute(self, text: str) -> None:
+        """One statement, its predicate included."""
+        if declared := _SHARED.fullmatch(text):
+            self._assign([declared["name"]], [np.uint32(self._memory.declare(int(declared["size"])))])
+            return
+        match = _STATEMENT.fullmatch(text)
+        assert match is not None, text
+        opcode, rest = match["opcode"], match["rest"]
+        guard = np.ones(self._threads.shape, dtype=bool)
+        if match["guard"]:
+            guard = self._value(match["guard"])
+        parts = [
+            [name.strip() for name in (found["list"] or found["one"]).split(",")]
+            for found in _OPERAND.finditer(rest)
+        ]
+        if opcode == "prefetch.global.L2":  # leaves no trace
+            return
+        if opcode.startswith(("bar.", "cp.async.commit", "cp.async.wait")):
+            assert guard.all()
+            self._synchronise(opcode, rest)
+        elif opcode.startswith(("cp.async", "ld.", "st.")):
+            self._access(opcode, parts, guard)
         else:
-            registers[to[0]] = INSTRUCTIONS[opcode](*(one for (one,) in given))
-    return registers
+            given = [[self._value(name) for name in part] for part in parts[1:]]
+            self._assign(parts[0], _computed(opcode, given), guard)
+
+    def _synchronise(self, opcode: str, rest: str) -> None:
+        if opcode == "bar.warp.sync":
+            assert rest == "0xffffffff"
+            self._memory.warp_barrier()
+        elif opcode == "bar.sync":
+            assert rest == "0"
+            self._memory.barrier()
+        elif opcode == "cp.async.commit_group":
+            self._memory.commit()
+        else:
+            assert opcode == "cp.async.wait_group"
+            self._memory.wait(int(rest))
+
+    def _access(self, opcode: str, parts: list[list[str]], guard: Any) -> None:
+        thread = self._threads[guard]
+        if not thread.size:
+            return
+        if opcode in LOADS:
+            kind, count = LOADS[opcode]
+            at = self._value(parts[1][0])[guard]
+            if (at % (np.dtype(kind).itemsize * count)).any():
+                raise RaceError(f"{opcode} of a misaligned address")
+            for i, name in enumerate(parts[0]):
+                found = np.zeros(self._threads.shape, dtype=kind)
+                found[guard] = self._memory.load(at + np.uint32(i * found.itemsize), thread, np.dtype(kind))
+                self._assign([name], [found.astype(np.uint32) if kind == np.uint16 else found], guard)
+        elif opcode in STORES:
+            given = self._value(parts[1][0])[guard].astype(STORES[opcode])
+            self._memory.store(self._value(parts[0][0])[guard], thread, given)
+        else:
+            cache, size = opcode.split(".")[2], int(parts[2][0])
+            assert opcode == f"cp.async.{cache}.shared.global"
+            assert size in ({"ca": (4, 8, 16), "cg": (16,)}[cache])
+            given = self._value(parts[3][0] if len(parts) > 3 else str(size))
+            to, source = self._value(parts[0][0]), self._value(parts[1][0])
+            self._memory.copy(to[guard], source[guard], thread, size, given[guard])
+
+    def _value(self, name: str) -> Any:
+        """A register, an immediate, or an address with a displacement."""
+        base, _, offset = name.strip("[]").partition(" + ")
+        if base == "%tid.x":
+            found: Any = self._threads
+        elif base.startswith("0f"):
+            found = np.array(int(base[2:], 16), dtype=np.uint32).view(np.float32)
+        elif base[0].isdigit():
+            found = np.uint32(int(base, 0))
+        else:
+            found = self.registers[base]
+        found = np.broadcast_to(found, self._threads.shape)
+        return found + np.uint32(int(offset)) if offset else found
+
+    def _assign(self, names: list[str], results: list[Any], guard: Any = True) -> None:
+        for name, result in zip(names, results, strict=True):
+            kept = result if np.all(guard) else np.where(guard, result, self._value(name))
+            self.registers[name] = np.broadcast_to(kept, self._threads.shape)
+
+
+def _computed(opcode: str, given: list[list[Any]]) -> list[Any]:
+    if opcode.startswith("mma.sync.aligned.m16n8k16.row.col.f32."):
+        return mma(given[0], given[1], given[2], opcode.split(".")[-2])
+    values = [one for (one,) in given]
+    if opcode == "lop3.b32":
+        assert (values[3] == 0xEA).all()  # the table of (a & b) | c
+        return [values[0] & values[1] | values[2]]
+    return [INSTRUCTIONS[opcode](*values)]
 
 
 def halves(word: Any, kind: str) -> tuple[Any, Any]:
@@ -70,7 +178,7 @@ def halves(word: Any, kind: str) -> tuple[Any, Any]:
 def mma(a: list[Any], b: list[Any], c: list[Any], kind: str) -> list[Any]:
     """D = A B + C with A [16, 16], B [16, 8], C and D [16, 8] spread over the lanes."""
     group, quarter = LANES // 4, LANES % 4
-    warps = max(len(word) for word in a + b)
+    warps = len(a[0])
     left, right = np.zeros((warps, 16, 16), dtype=np.float32), np.zeros((warps, 16, 8), dtype=np.float32)
     for index, word in enumerate(a):
         for odd, half in enumerate(halves(word, kind)):
@@ -93,34 +201,65 @@ class Results:
         return self._handles[index]
 
 
-def create_inline_asm(
-    self: object,
-    asm: str,
-    constraints: str,
-    values: list[TensorHandle],
-    types: list[Any],
-    pure: bool,
-    pack: int,
-) -> Results:
-    """Stands in for the one that the interpreter lacks; the last two axes are lanes and their ``pack`` elements."""
-    shape, outputs = values[0].data.shape, len(types)
-    assert constraints.count("f") == pack * outputs
-    assert constraints.count("r") == pack * len(values)
-    assert (shape[-1], shape[-2] % 32) == (pack, 0)
-    operands = {
-        f"${pack * (outputs + index) + i}": value.data.astype(np.uint32, casting="unsafe").reshape(
-            -1, 32, pack
-        )[..., i]
-        for index, value in enumerate(values)
-        for i in range(pack)
-    }
-    after = run(str(asm), operands)
-    handles = []
-    for index, kind in enumerate(types):
-        warps = [
-            np.broadcast_to(after[f"${pack * index + i}"], operands[f"${pack * outputs}"].shape)
-            for i in range(pack)
-        ]
-        data = np.stack(warps, axis=-1).astype(np.float32).reshape(shape)
-        handles.append(TensorHandle(data, kind.scalar if hasattr(kind, "scalar") else kind))
-    return Results(handles)
+class Programs:
+    """Stands in for the interpreter's builder where it lacks inline assembly."""
+
+    def __init__(self) -> None:
+        self._index: object = None
+        self.memory = Memory()
+
+    def create_inline_asm(
+        self,
+        builder: Any,
+        asm: str,
+        constraints: str,
+        values: list[TensorHandle],
+        types: list[Any],
+        pack: int,
+    ) -> Results:
+        """Runs a text for all threads of the program that the interpreter is in."""
+        if builder.grid_idx is not self._index:  # a new tuple for every program
+            self._index, self.memory = builder.grid_idx, Memory()
+        kinds, outputs = constraints.replace("=", "").replace("&", "").split(","), len(types)
+        assert (pack, len(kinds)) == (1, outputs + len(values))
+        shape = values[0].data.shape if values else (1,)
+        operands = {
+            f"${outputs + i}": _register(value.data, kinds[outputs + i]).reshape(-1, 32)
+            for i, value in enumerate(values)
+        }
+        after = run(str(asm), operands, self.memory)
+        handles = []
+        for i, kind in enumerate(types):
+            data = after[f"${i}"]
+            assert data.dtype == (np.float32 if kinds[i] == "f" else np.uint32)
+            data = data if kinds[i] == "f" else data.view(np.int32)
+            data = data.reshape(shape) if values else data.ravel()[:1]
+            handles.append(TensorHandle(data.copy(), kind.scalar))
+        return Results(handles)
+
+
+def _register(data: Any, kind: str) -> Any:
+    """What a register of a constraint's kind holds."""
+    if kind == "f":
+        assert data.dtype == np.float32
+        return data
+    assert data.dtype.itemsize == (8 if kind == "l" else 4)
+    return data.view(np.uint64 if kind == "l" else np.uint32)
+
+
+def install(patch: Any) -> Programs:
+    """Lets the interpreter run inline assembly, for as long as a pytest ``MonkeyPatch`` lasts."""
+    from triton.language import core
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    programs = Programs()
+
+    def create_inline_asm(
+        builder: Any, asm: str, constraints: str, values: Any, types: Any, _pure: bool, pack: int
+    ) -> Results:
+        return programs.create_inline_asm(builder, asm, constraints, values, types, pack)
+
+    patch.setattr(InterpreterBuilder, "create_inline_asm", create_inline_asm)
+    # Several results come as Triton's tuple, which compiled code, but no Python tuple, can be extended by.
+    patch.setattr(core.tuple, "__radd__", lambda self, other: (*other, *self.values), raising=False)
+    return programs

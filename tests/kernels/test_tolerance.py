@@ -121,6 +121,26 @@ def test_infinities_belong_where_the_reference_has_them(true: float, got: float,
     assert judge(y, _constant(true), k=64).passed is passes
 
 
+@pytest.mark.parametrize(
+    ("true", "got", "passes"),
+    [
+        (float("inf"), float("nan"), True),
+        (float("inf"), float("-inf"), True),
+        (float("nan"), float("inf"), True),
+        (float("inf"), 65_504.0, False),
+        (float("nan"), 0.0, False),
+        (1.0, float("nan"), False),
+        (1.0, float("inf"), False),
+        (70_000.0, float("inf"), True),
+        (70_000.0, float("nan"), False),
+        (70_000.0, float("-inf"), False),
+    ],
+)
+def test_sums_kept_apart_owe_no_kind_of_infinity(true: float, got: float, passes: bool) -> None:
+    y = torch.full((1, 4), got, dtype=torch.float16)
+    assert judge(y, _constant(true), k=64, factors_zero=True).passed is passes
+
+
 def test_more_terms_and_splits_allow_more() -> None:
     ref = _constant(1.0)
     y = torch.full((1, 4), 1.0, dtype=torch.float16)

@@ -99,7 +99,8 @@ def test_a_plan_needs_no_memory_and_hides_no_argument(name: str) -> None:
                 if isinstance(step, TorchStep):
                     assert step.read_bytes + step.written_bytes > 0
                     continue
-                assert set(step.args) == set(step.kernel.arg_names)
+                # PDL is no business of a plan: ``dependent_launches`` sets it.
+                assert set(step.args) == set(step.kernel.arg_names) - {"PDL"}
                 assert step.kernel in variant.kernels()
                 for value in step.args.values():
                     assert not isinstance(value, torch.Tensor) or value.device.type == "meta"

@@ -1,0 +1,100 @@
+"""Which configs v4 takes: on every shape and GPU its default, within what a kernel may declare, and why not others."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from kernel_cases import DEVICE
+from ptx_machine import install
+from ptx_memory import STATIC_SHARED
+from v4_cases import V4, Product
+
+from roofgap.kernels.static.targets import TARGETS
+from roofgap.kernels.variant import Limits
+from roofgap.kernels.variants import v4
+from roofgap.kernels.variants.v4 import V4Config, _shared_bytes
+from roofgap.shapes.manifest import list_manifests, load_manifest
+from roofgap.shapes.problem import Problem
+
+SHAPES = sorted({shape for name in list_manifests() for shape in load_manifest(name).distinct_shapes()})
+FORMATS = [
+    {"x_dtype": dtype, "zero_mode": mode, "group_size": group}
+    for dtype, mode, group in product(("fp16", "bf16"), ("sym", "asym", "offset"), (32, 64, 128, -1))
+]
+AMD = TARGETS["gfx942"].limits()
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "gfx942"])
+def test_the_default_is_valid_everywhere(target: str) -> None:
+    limits = TARGETS[target].limits()
+    for (n, k), m, form in product(SHAPES, (1, 2, 4, 8), FORMATS):
+        problem = Problem(n=n, k=k, m=m, **form)  # type: ignore[arg-type]
+        config = V4.default_config(problem, limits)
+        assert V4.is_valid(problem, config, limits) is None, (problem.key, config.key)
+        assert ("decode=mma" in config.key) is (target != "gfx942")
+
+
+@pytest.mark.parametrize("m", [1, 4, 8])
+def test_the_space_holds_the_default_and_what_a_kernel_may_declare(m: int) -> None:
+    problem, limits = Problem(n=1536, k=8960, m=m, zero_mode="asym", group_size=32), Limits()
+    configs = list(V4.configs(problem, limits))
+    assert V4.default_config(problem, limits) in configs
+    for config in configs:
+        assert isinstance(config, V4Config)
+        assert config.decode == "portable" or _shared_bytes(problem, config) <= STATIC_SHARED
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="asks the machine that stands in for a GPU")
+@pytest.mark.parametrize("epilogue", ["", "residual", "swiglu"])
+@pytest.mark.parametrize("m", [1, 8])
+def test_a_kernel_declares_what_its_config_is_held_to(
+    m: int, epilogue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = install(monkeypatch)
+    monkeypatch.setattr(v4, "interpreted", lambda: False)
+    problem = Problem(n=64, k=1024, m=m, group_size=64, zero_mode="offset", bias=True)
+    for config in ("num_warps=2,tiles=2,num_stages=3", "num_warps=4,warps_n=2,tiles=2,num_stages=2"):
+        chosen = V4Config.parse(config)
+        Product(problem, epilogue).run(chosen)
+        held = _shared_bytes(problem, chosen)
+        assert 0.9 * held <= programs.memory.used <= held
+
+
+def test_where_the_tensor_cores_are_not_used() -> None:
+    problem = Problem(n=256, k=1536)
+    assert "decode=mma" in V4.default_config(problem).key
+    assert "decode=portable" in V4.default_config(problem, AMD).key
+    assert "decode=portable" in V4.default_config(Problem(n=256, k=1536, group_size=24)).key
+    mma = V4Config(decode="mma")
+    assert "32 lanes" in (V4.is_valid(problem, mma, AMD) or "")
+    assert "multiple of 32" in (V4.is_valid(Problem(n=256, k=1536, group_size=24), mma) or "")
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("tiles=3", "power of two"),
+        ("num_warps=2,warps_n=4", "more than the 2 warps"),
+        ("num_warps=16,tiles=4", "would spill"),
+        ("unroll=2", "decode=portable alone"),
+        ("unroll=0", "at least 1"),
+        ("split_k=13", "without a step"),
+        ("split_k=0", "without a step"),
+        ("num_warps=4,num_stages=4", "more than the steps"),
+        ("num_stages=0", "at least 1"),
+        ("num_warps=8,tiles=2,warps_n=8,num_stages=3", "of 49152 bytes"),
+        ("decode=lut", "mma or portable"),
+        ("decode=portable,tiles=2", "warps_n alone"),
+        ("decode=portable,num_stages=2", "does not pipeline"),
+        ("decode=portable,num_warps=16", "without work"),
+        ("decode=portable,warps_n=8,num_warps=1", "would spill"),
+        ("tiles=4,warps_n=8,num_warps=8", "more than N=256"),
+        ("decode=portable,unroll=32,num_warps=16", "more than K=1536"),
+        ("num_warps=64", "above the 32"),
+    ],
+)
+def test_refused_configs_say_why(config: str, words: str) -> None:
+    reason = V4.is_valid(Problem(n=256, k=1536), V4Config.parse(config))
+    assert reason is not None
+    assert words in reason
