@@ -33,7 +33,7 @@ from roofgap.kernels.variants._decode import MAGIC
 from roofgap.kernels.variants._exact import v4_portable_kernel
 from roofgap.kernels.variants._kpacked import device_group
 from roofgap.kernels.variants._reduce import reduce_kernel, split_steps, workspace
-from roofgap.kernels.variants._v4_copies import places
+from roofgap.kernels.variants._v4_copies import parts_of, places
 from roofgap.kernels.variants._v4_kernel import v4_kernel
 from roofgap.shapes.problem import Problem
 
@@ -152,6 +152,8 @@ class V4(Variant):
             )
         if config.tiles > 2 and config.num_warps > 4:
             return f"{config.tiles} tiles per warp would spill with {config.num_warps} warps"
+        if config.tiles > 2 and problem.zero_mode != "sym" and parts_of.fn(device_group(problem)) > 1:
+            return f"{config.tiles} tiles per warp would spill with zeros of groups of {problem.group}"
         shared = _shared_bytes(problem, config)
         if shared > STATIC_SHARED:
             return f"{config.num_stages} stages of {config.num_warps} warps take {shared} of {STATIC_SHARED} bytes"

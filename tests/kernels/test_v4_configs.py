@@ -71,6 +71,18 @@ def test_where_the_tensor_cores_are_not_used() -> None:
     assert "multiple of 32" in (V4.is_valid(Problem(n=256, k=1536, group_size=24), mma) or "")
 
 
+def test_many_tiles_want_few_zeros() -> None:
+    config = V4Config.parse("num_warps=4,tiles=4")
+    for mode, group, refused in (
+        ("asym", 64, True),
+        ("offset", 96, True),
+        ("asym", 128, False),
+        ("sym", 32, False),
+    ):
+        problem = Problem(n=8960, k=1536, zero_mode=mode, group_size=group)  # type: ignore[arg-type]
+        assert ("would spill" in (V4.is_valid(problem, config) or "")) is refused
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
