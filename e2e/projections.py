@@ -21,10 +21,12 @@ class DecodeLinear(W4Linear):
     once, and multiplied by cuBLAS. The rebuilt weight lives for one call.
     """
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [..., K] -> [..., N]."""
-        if x.numel() == x.shape[-1]:
-            return super().forward(x)
+    def forward(
+        self, x: torch.Tensor, *, residual: torch.Tensor | None = None, swiglu: bool = False
+    ) -> torch.Tensor:
+        """x [..., K] -> [..., N]; a prompt takes no epilogue, the decode step alone does."""
+        if x.numel() == x.shape[-1] or residual is not None or swiglu:
+            return super().forward(x, residual=residual, swiglu=swiglu)
         return functional.linear(x, self.dense(x.dtype), self.bias)
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import nn
 
@@ -81,9 +83,19 @@ class W4Linear(nn.Module):
             zeros=self.zeros,
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [..., K] fp16 or bf16 -> [..., N]."""
-        return linear(x, self.packed, variant=self.variant, bias=self.bias, config=self.config or "")
+    def forward(
+        self, x: torch.Tensor, *, residual: torch.Tensor | None = None, swiglu: bool = False
+    ) -> torch.Tensor:
+        """x [..., K] fp16 or bf16 -> [..., N]; ``add_to`` and ``swiglu`` say what the options do."""
+        return linear(
+            x,
+            self.packed,
+            variant=self.variant,
+            bias=self.bias,
+            residual=residual,
+            swiglu=swiglu,
+            config=self.config or "",
+        )
 
     def fuses(self, epilogue: Epilogue) -> bool:
         """Whether the variant can do this in its own launches: ``add_to`` for ``residual``, ``swiglu``."""
@@ -94,15 +106,11 @@ class W4Linear(nn.Module):
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """``residual + W x + bias``, rounded once: [..., N], [..., K] -> [..., N], a tensor of its own."""
-        return linear(
-            x, self.packed, variant=self.variant, bias=self.bias, residual=residual, config=self.config or ""
-        )
+        return cast("torch.Tensor", self(x, residual=residual))  # a call, so that hooks see it
 
     def swiglu(self, x: torch.Tensor) -> torch.Tensor:
         """``silu(gate) * up`` of a weight gate over up, only the product rounded: [..., K] -> [..., N / 2]."""
-        return linear(
-            x, self.packed, variant=self.variant, bias=self.bias, swiglu=True, config=self.config or ""
-        )
+        return cast("torch.Tensor", self(x, swiglu=True))
 
     def extra_repr(self) -> str:
         """What ``print(model)`` shows."""

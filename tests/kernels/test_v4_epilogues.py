@@ -122,11 +122,14 @@ def test_the_layer_and_its_op_keep_torchs_contract() -> None:
     x = random_x(problem, 1, DEVICE).reshape(1, 3, 128)
     residual = torch.ones((1, 3, 64), dtype=torch.bfloat16, device=DEVICE)
     before = residual.clone()
+    hooked: list[int] = []
+    layer.register_forward_hook(lambda *_: hooked.append(1))  # profilers tell a layer's kernels by its hooks
     assert layer.fuses("residual")
     assert layer.fuses("swiglu")
     assert layer.add_to(residual, x).shape == (1, 3, 64)
     assert torch.equal(residual, before)
     assert layer.swiglu(x).shape == (1, 3, 32)
+    assert len(hooked) == 2
     p = layer.packed
     for addend, swiglu in ((residual, False), (None, True)):
         torch.library.opcheck(
