@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from roofgap.e2e.fused.launching import run
+from roofgap.kernels.ints import cdiv, next_power_of_2
 from roofgap.kernels.step import Launch
 from roofgap.shapes.errors import RoofgapError
 
@@ -90,7 +91,7 @@ def plan(
         "generated_ptr": generated,
         "position_ptr": position,
         "blocks": blocks,
-        "BLOCK": triton.next_power_of_2(blocks),
+        "BLOCK": next_power_of_2(blocks),
     }
     return [
         Launch(kernel=argmax_block_kernel, grid=(rows, blocks), args=first, role="other"),
@@ -100,7 +101,7 @@ def plan(
 
 def workspaces(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """``best`` and ``where`` of ``plan``, uninitialised."""
-    shape = (logits.shape[0], triton.cdiv(logits.shape[1], BLOCK))
+    shape = (logits.shape[0], cdiv(logits.shape[1], BLOCK))
     return (
         torch.empty(shape, dtype=torch.float32, device=logits.device),
         torch.empty(shape, dtype=torch.int32, device=logits.device),

@@ -28,6 +28,7 @@ import triton
 import triton.language as tl
 
 from roofgap.e2e.fused.launching import refuse_dtype, run
+from roofgap.kernels.ints import cdiv, next_power_of_2
 from roofgap.kernels.step import Launch
 from roofgap.kernels.variants._dot import dot_rounded
 from roofgap.shapes.errors import RoofgapError
@@ -201,7 +202,7 @@ def plan(
     heads = q.numel() // head_dim
     group = heads // kv_heads
     chunk = chunk_of(cache_length)
-    splits = triton.cdiv(cache_length, chunk)
+    splits = cdiv(cache_length, chunk)
     partial = torch.empty((heads, splits, head_dim), dtype=torch.float32, device=q.device)
     lse = torch.empty((heads, splits), dtype=torch.float32, device=q.device)
     split_args = {
@@ -220,7 +221,7 @@ def plan(
         "stride_head": keys.stride(1),
         "splits": splits,
         "GROUP": group,
-        "ROWS": max(DOT_ROWS, triton.next_power_of_2(group)),
+        "ROWS": max(DOT_ROWS, next_power_of_2(group)),
         "HEAD_DIM": head_dim,
         "CHUNK": chunk,
         "BLOCK": BLOCK,
@@ -231,7 +232,7 @@ def plan(
         "y_ptr": y,
         "length_ptr": length,
         "splits": splits,
-        "SPLITS": triton.next_power_of_2(splits),
+        "SPLITS": next_power_of_2(splits),
         "HEAD_DIM": head_dim,
     }
     return [

@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 
 from roofgap.e2e.fused.launching import refuse_dtype, run
+from roofgap.kernels.ints import next_power_of_2
 from roofgap.kernels.step import Launch
 from roofgap.shapes.errors import RoofgapError
 
@@ -66,7 +67,7 @@ def plan(
 ) -> list[Launch]:
     """The launch that fills ``y`` and, where there is an x, ``total``. Meta tensors are legal."""
     rows, hidden = residual.shape
-    block = triton.next_power_of_2(hidden)
+    block = next_power_of_2(hidden)
     args = {
         "x_ptr": x,
         "residual_ptr": residual,

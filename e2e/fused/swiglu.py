@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from roofgap.e2e.fused.launching import refuse_dtype, run
+from roofgap.kernels.ints import cdiv
 from roofgap.kernels.step import Launch
 from roofgap.kernels.variants._epilogue import silu_product
 from roofgap.shapes.errors import RoofgapError
@@ -58,7 +59,7 @@ def plan(gate: torch.Tensor, up: torch.Tensor, y: torch.Tensor) -> list[Launch]:
         "stride_up": up.stride(0),
         "BLOCK": BLOCK,
     }
-    grid = (rows, triton.cdiv(width, BLOCK))
+    grid = (rows, cdiv(width, BLOCK))
     return [Launch(kernel=swiglu_kernel, grid=grid, args=args, num_warps=4, role="other")]
 
 

@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
+from roofgap.kernels.ints import cdiv
 from roofgap.kernels.step import Launch, Step, TorchStep
 from roofgap.kernels.variant import Operands
 from roofgap.kernels.variants._epilogue import finish_row
@@ -87,6 +88,6 @@ def split_steps(
         "BLOCK_N": REDUCE_BLOCK_N,
         "SWIGLU": operands.swiglu,
     }
-    grid = (problem.m, triton.cdiv(width, REDUCE_BLOCK_N))
+    grid = (problem.m, cdiv(width, REDUCE_BLOCK_N))
     finish = Launch(kernel=reduce_kernel, grid=grid, args=args, num_warps=2, num_stages=1, role="reduce")
     return [zero_step(sums), main, finish] if reduce == "atomic" else [main, finish]

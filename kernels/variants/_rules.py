@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import triton
-
 from roofgap.kernels.config import KernelConfig
+from roofgap.kernels.ints import next_power_of_2
 from roofgap.kernels.variant import Limits
 from roofgap.shapes.problem import Problem
 
@@ -13,12 +12,12 @@ REGISTERS_PER_THREAD = 255
 
 def fit_n(block_n: int, n: int) -> int:
     """``block_n`` cut to what N can fill, as the rules below ask."""
-    return min(block_n, max(32, int(triton.next_power_of_2(n))))
+    return min(block_n, max(32, next_power_of_2(n)))
 
 
 def fit_k(block_k: int, k: int) -> int:
     """``block_k`` cut to what K can fill."""
-    return min(block_k, max(64, int(triton.next_power_of_2(k))))
+    return min(block_k, max(64, next_power_of_2(k)))
 
 
 def refuse_blocks(
@@ -83,7 +82,7 @@ def refuse_dot(
         return f"num_warps={config.num_warps} is above the {limits.max_warps} of this GPU"
     if config.num_stages < 1:
         return f"num_stages={config.num_stages} must be at least 1"
-    if block_m > max(16, triton.next_power_of_2(problem.m)):
+    if block_m > max(16, next_power_of_2(problem.m)):
         return f"block_m={block_m} is more than M={problem.m} can fill"
     if block_n != fit_n(block_n, problem.n):
         return f"block_n={block_n} is more than N={problem.n} can fill"

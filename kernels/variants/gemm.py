@@ -26,6 +26,7 @@ import triton.language as tl
 
 from roofgap.kernels.config import KernelConfig, Value
 from roofgap.kernels.formats.kpacked import KPacked
+from roofgap.kernels.ints import cdiv
 from roofgap.kernels.step import Launch, Step
 from roofgap.kernels.variant import Limits, Operands, Variant
 from roofgap.kernels.variants._decode import MAGIC, decode_scaled
@@ -174,7 +175,7 @@ class Gemm(Variant):
         else:
             block_m, block_n, block_k = 64, 128, 64
         block_n, block_k = fit_n(block_n, problem.n), fit_k(block_k, problem.k)
-        tiles = triton.cdiv(max(1, problem.m), block_m) * triton.cdiv(problem.n, block_n)
+        tiles = cdiv(max(1, problem.m), block_m) * cdiv(problem.n, block_n)
         split_k = choose_split(problem, tiles, block_k, limits.sm_count)
         return GemmConfig(
             block_m=block_m, block_n=block_n, block_k=block_k, split_k=split_k, num_warps=4, num_stages=3
@@ -210,8 +211,8 @@ class Gemm(Variant):
         sums = operands.y[None]
         if reduce != "none":
             sums = workspace(problem, reduce, config.split_k, operands.x.device)
-        tiles = triton.cdiv(problem.m, config.block_m) * triton.cdiv(problem.n, config.block_n)
-        blocks_k = triton.cdiv(problem.k, config.block_k)
+        tiles = cdiv(problem.m, config.block_m) * cdiv(problem.n, config.block_n)
+        blocks_k = cdiv(problem.k, config.block_k)
         main = Launch(
             kernel=gemm_kernel,
             grid=(tiles, config.split_k),
@@ -223,7 +224,7 @@ class Gemm(Variant):
                 "m": problem.m,
                 "n": problem.n,
                 "k": problem.k,
-                "k_slice": triton.cdiv(blocks_k, config.split_k) * config.block_k,
+                "k_slice": cdiv(blocks_k, config.split_k) * config.block_k,
                 "stride_xm": operands.x.stride(0),
                 "stride_split": sums.stride(0),
                 "stride_om": sums.stride(1),

@@ -21,6 +21,7 @@ import triton.language as tl
 
 from roofgap.kernels.config import KernelConfig, Value
 from roofgap.kernels.formats.kpacked import KPacked
+from roofgap.kernels.ints import cdiv
 from roofgap.kernels.step import Launch, Step
 from roofgap.kernels.variant import Limits, Operands, Variant
 from roofgap.kernels.variants._dot import dot_rounded
@@ -135,7 +136,7 @@ class TlDot(Variant):
         return [
             Launch(
                 kernel=tldot_kernel,
-                grid=(triton.cdiv(problem.m, BLOCK_M), triton.cdiv(problem.n, config.block_n)),
+                grid=(cdiv(problem.m, BLOCK_M), cdiv(problem.n, config.block_n)),
                 args={
                     "x_ptr": operands.x,
                     **metadata_args(operands),

@@ -22,6 +22,7 @@ import triton.language as tl
 
 from roofgap.kernels.config import KernelConfig, Value
 from roofgap.kernels.formats.kpacked import KPacked
+from roofgap.kernels.ints import cdiv
 from roofgap.kernels.step import Launch, Step, TorchStep
 from roofgap.kernels.variant import Limits, Operands, Variant
 from roofgap.kernels.variants._kpacked import device_group, load_scale, load_zero, metadata_args
@@ -117,7 +118,7 @@ class V1(Variant):
         dense = torch.empty((problem.k, problem.n), dtype=operands.x.dtype, device=operands.x.device)
         main = Launch(
             kernel=v1_kernel,
-            grid=(triton.cdiv(problem.k, config.block_k), triton.cdiv(problem.n, config.block_n)),
+            grid=(cdiv(problem.k, config.block_k), cdiv(problem.n, config.block_n)),
             args={
                 **metadata_args(operands),
                 "dense_ptr": dense,

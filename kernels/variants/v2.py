@@ -22,6 +22,7 @@ import triton.language as tl
 
 from roofgap.kernels.config import KernelConfig, Value
 from roofgap.kernels.formats.kpacked import KPacked
+from roofgap.kernels.ints import cdiv
 from roofgap.kernels.step import Launch, Step
 from roofgap.kernels.variant import Limits, Operands, Variant
 from roofgap.kernels.variants._kpacked import device_group, load_scale, load_zero, metadata_args
@@ -107,7 +108,7 @@ class V2(Variant):
     def default_config(self, problem: Problem, limits: Limits = Limits()) -> V2Config:
         """The widest block that still gives every SM two programs."""
         block_n = 128
-        while block_n > 32 and triton.cdiv(problem.n, block_n) * max(1, problem.m) < 2 * limits.sm_count:
+        while block_n > 32 and cdiv(problem.n, block_n) * max(1, problem.m) < 2 * limits.sm_count:
             block_n //= 2
         return V2Config(block_n=fit_n(block_n, problem.n), block_k=fit_k(128, problem.k), num_warps=4)
 
@@ -143,7 +144,7 @@ class V2(Variant):
             "BLOCK_K": config.block_k,
             "NUM_STAGES": config.num_stages,
         }
-        grid = (problem.m, triton.cdiv(problem.n, config.block_n))
+        grid = (problem.m, cdiv(problem.n, config.block_n))
         return [
             Launch(
                 kernel=v2_kernel,

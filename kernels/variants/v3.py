@@ -27,6 +27,7 @@ import triton.language as tl
 
 from roofgap.kernels.config import KernelConfig, Value
 from roofgap.kernels.formats.kpacked import KPacked
+from roofgap.kernels.ints import cdiv
 from roofgap.kernels.step import Launch, Step
 from roofgap.kernels.variant import Limits, Operands, Variant
 from roofgap.kernels.variants._decode import MAGIC, decode_scaled
@@ -151,7 +152,7 @@ class V3(Variant):
         On an H200 within 5 % of the best of 750 configs at five shapes of Qwen2.5-1.5B, 16 % off at its head.
         """
         block_n, block_k = 32, fit_k(128, problem.k)
-        blocks = triton.cdiv(problem.n, block_n) * max(1, problem.m)
+        blocks = cdiv(problem.n, block_n) * max(1, problem.m)
         split_k = 1
         while blocks * split_k < 8 * limits.sm_count and split_k < 16 and problem.k >= 512 * split_k:
             split_k *= 2
@@ -187,10 +188,10 @@ class V3(Variant):
         sums = operands.y[None]
         if reduce != "none":
             sums = workspace(problem, reduce, config.split_k, operands.x.device)
-        blocks_k = triton.cdiv(problem.k, config.block_k)
+        blocks_k = cdiv(problem.k, config.block_k)
         main = Launch(
             kernel=v3_kernel,
-            grid=(problem.m, triton.cdiv(problem.n, config.block_n), config.split_k),
+            grid=(problem.m, cdiv(problem.n, config.block_n), config.split_k),
             args={
                 "x_ptr": operands.x,
                 **metadata_args(operands),
@@ -198,7 +199,7 @@ class V3(Variant):
                 "out_ptr": sums,
                 "n": problem.n,
                 "k": problem.k,
-                "k_slice": triton.cdiv(blocks_k, config.split_k) * config.block_k,
+                "k_slice": cdiv(blocks_k, config.split_k) * config.block_k,
                 "stride_xm": operands.x.stride(0),
                 "stride_split": sums.stride(0),
                 "stride_om": sums.stride(1),

@@ -22,10 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import triton
-
 from roofgap.kernels.config import KernelConfig, Value
 from roofgap.kernels.formats.interleaved import BLOCK_K, TILE_ROWS, Interleaved
+from roofgap.kernels.ints import cdiv, next_power_of_2
 from roofgap.kernels.reference import interpreted
 from roofgap.kernels.step import Launch, Step
 from roofgap.kernels.variant import Limits, Operands, Variant
@@ -75,11 +74,11 @@ class V4(Variant):
 
         One tile per warp: measured on an H200, more tiles only help where the activations outgrow the L1.
         """
-        tiles = triton.cdiv(problem.n, TILE_ROWS)
-        blocks = triton.cdiv(problem.k, BLOCK_K)
+        tiles = cdiv(problem.n, TILE_ROWS)
+        blocks = cdiv(problem.k, BLOCK_K)
         if limits.warp_size != 32 or not _separable(problem):
             return V4Config(decode="portable", warps_n=1, unroll=1, num_warps=4)
-        warps = min(8 if blocks >= 32 and tiles < 4 * limits.sm_count else 4, _power(blocks))
+        warps = min(8 if blocks >= 32 and tiles < 4 * limits.sm_count else 4, next_power_of_2(blocks))
         stages = max(1, min(6 if warps <= 4 else 4, blocks // warps))
         wide = problem.k >= 8192 and tiles >= 6 * limits.sm_count
         config = V4Config(num_warps=warps, num_stages=stages, tiles=2 if wide else 1)
@@ -118,8 +117,8 @@ class V4(Variant):
             return f"decode={c.decode!r} must be mma or portable"
         if c.warps_n > c.num_warps and c.decode == "mma":
             return f"warps_n={c.warps_n} is more than the {c.num_warps} warps"
-        tiles = triton.cdiv(problem.n, TILE_ROWS)
-        if c.tiles * c.warps_n > _power(tiles):
+        tiles = cdiv(problem.n, TILE_ROWS)
+        if c.tiles * c.warps_n > next_power_of_2(tiles):
             return f"{c.tiles * c.warps_n} tiles of 16 rows are more than N={problem.n} can fill"
         refusal = (
             self._refuse_portable(c, limits)
@@ -131,7 +130,7 @@ class V4(Variant):
     def _refuse_portable(self, config: V4Config, limits: Limits) -> str | None:
         if config.tiles > 1 or config.num_stages > 1:
             return "decode=portable counts its rows by warps_n alone and does not pipeline"
-        if config.unroll != _power(config.unroll):
+        if config.unroll != next_power_of_2(config.unroll):
             return f"unroll={config.unroll} must be a power of two for decode=portable"
         words = TILE_ROWS * config.warps_n * TILE_ROWS * config.unroll
         threads = config.num_warps * limits.warp_size
@@ -161,17 +160,17 @@ class V4(Variant):
 
     def _refuse_k(self, problem: Problem, config: V4Config) -> str | None:
         """K must fill the steps of every split."""
-        blocks, per_step = triton.cdiv(problem.k, BLOCK_K), _step_k(config) // BLOCK_K
-        if per_step > _power(blocks):
+        blocks, per_step = cdiv(problem.k, BLOCK_K), _step_k(config) // BLOCK_K
+        if per_step > next_power_of_2(blocks):
             return f"steps of {per_step} blocks of 128 are more than K={problem.k} can fill"
-        steps = triton.cdiv(blocks, per_step)
-        if config.split_k < 1 or triton.cdiv(steps, max(1, config.split_k)) * (config.split_k - 1) >= steps:
+        steps = cdiv(blocks, per_step)
+        if config.split_k < 1 or cdiv(steps, max(1, config.split_k)) * (config.split_k - 1) >= steps:
             return f"split_k={config.split_k} leaves a split of K={problem.k} without a step of {per_step} blocks"
-        if config.num_stages > triton.cdiv(steps, config.split_k):
+        if config.num_stages > cdiv(steps, config.split_k):
             return f"num_stages={config.num_stages} are more than the steps of K={problem.k}"
         if config.ahead and (config.ahead % 4 or config.decode == "portable"):
             return f"ahead={config.ahead} must be a multiple of 4, and is for decode=mma alone"
-        if config.ahead and config.num_stages + config.ahead > triton.cdiv(steps, config.split_k) + 3:
+        if config.ahead and config.num_stages + config.ahead > cdiv(steps, config.split_k) + 3:
             return f"ahead={config.ahead} beyond {config.num_stages} stages is past the end of K={problem.k}"
         return None
 
@@ -191,10 +190,10 @@ class V4(Variant):
             config = _paired_tiles(problem, config)
         rows = TILE_ROWS * config.tiles * config.warps_n
         step_k = _step_k(config)
-        k_slice = triton.cdiv(triton.cdiv(problem.k, step_k), config.split_k) * step_k
+        k_slice = cdiv(cdiv(problem.k, step_k), config.split_k) * step_k
         outputs = sums.shape[2]
         rows_of_y = rows // 2 if swiglu and not portable else rows
-        grid: tuple[int, ...] = (triton.cdiv(outputs, rows_of_y), config.split_k)
+        grid: tuple[int, ...] = (cdiv(outputs, rows_of_y), config.split_k)
         args: dict[str, Any] = {
             "x_ptr": operands.x,
             "codes_ptr": operands.codes,
@@ -235,7 +234,7 @@ class V4(Variant):
                 "TAIL": (problem.k - (config.split_k - 1) * k_slice) // step_k < config.num_stages,
                 "EARLY": problem.m == 1 and _pairs_aligned(operands),
                 "TOKENS": 1 if problem.m == 1 else 8,
-                "X_ROWS": _power(problem.m),
+                "X_ROWS": next_power_of_2(problem.m),
                 "SPLIT": not whole,
                 "DEEP": k_slice > config.num_stages * step_k,
                 "TILES": config.tiles,
@@ -271,7 +270,7 @@ def _step_k(config: V4Config) -> int:
 def _shared_bytes(problem: Problem, config: V4Config) -> int:
     """Shared memory of a program: stages, bias and residual, sums."""
     tokens = 1 if problem.m == 1 else 8
-    stage = places.fn(config.tiles, _power(problem.m), device_group(problem), problem.zero_mode)[3]
+    stage = places.fn(config.tiles, next_power_of_2(problem.m), device_group(problem), problem.zero_mode)[3]
     extras = 2 * 32 * 4 * config.tiles if tokens == 1 else 0
     return config.num_warps * int(config.num_stages * stage + extras + 16 * tokens * 4 * config.tiles)
 
@@ -311,11 +310,6 @@ def _pairs_aligned(operands: Operands) -> bool:
     """Whether bias and residual begin at a multiple of four bytes."""
     extras = (operands.bias, operands.residual)
     return all(one is None or one.storage_offset() % 2 == 0 for one in extras)
-
-
-def _power(value: int) -> int:
-    """The least power of two that is not below ``value``."""
-    return int(triton.next_power_of_2(value))
 
 
 def _separable(problem: Problem) -> bool:
