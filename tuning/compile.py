@@ -8,29 +8,27 @@ finds its binary on disk. No child creates a CUDA context.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
+import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from concurrent.futures import as_completed
+from concurrent.futures import CancelledError, Future, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from roofgap.kernels.config import KernelConfig
+from roofgap.kernels.static.processes import DiedError, OverdueError, Processes, die_with_parent
+from roofgap.kernels.static.worker import CompileContext
 from roofgap.kernels.step import Launch
 from roofgap.kernels.variant import Variant
 from roofgap.shapes.problem import Problem
 from roofgap.tuning.status import Status
 
 EVIDENCE_CHARACTERS = 2000
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,66 +52,61 @@ class Compiled:
 
 
 class CompileFarm:
-    """A pool of compiling processes. Starting one takes seconds, so keep it for a whole run.
+    """Compiling processes. Starting one takes seconds, so keep it for a whole run.
 
     Args:
         target: Triton's backend, architecture and warp size, e.g. ``("cuda", 90, 32)``.
         cache: Triton cache folder to fill.
-        workers: processes; by default all cores but two, which drive the device.
+        workers: processes at most; by default all cores but two, which drive the device. Each starts when a config
+            finds no idle one.
         timeout_s: seconds one config may take.
     """
 
     def __init__(
         self, target: tuple[str, int | str, int], cache: Path, *, workers: int | None = None, timeout_s: float
     ) -> None:
-        from pebble import ProcessPool
-
         self._timeout_s = timeout_s
         self._logs = Path(tempfile.mkdtemp(prefix="roofgap-compile-"))
-        self._pool = ProcessPool(
-            max_workers=workers or max(1, len(os.sched_getaffinity(0)) - 2),
-            initializer=start_child,
-            initargs=[target, str(cache), str(self._logs), os.getpid()],
-            context=get_context("spawn"),
+        self._processes = Processes(
+            workers or max(1, len(os.sched_getaffinity(0)) - 2),
+            start_child,
+            [target, str(cache), str(self._logs), os.getpid()],
+            CompileContext(),
         )
 
     def compile(
         self, variant: Variant, problem: Problem, configs: Sequence[KernelConfig]
     ) -> Iterator[tuple[KernelConfig, Compiled]]:
-        """Yields each config as soon as it is compiled or has failed to."""
-        pending = {
-            self._pool.schedule(
-                compile_config, args=[variant, problem, config], timeout=self._timeout_s
-            ): config
+        """Yields each config as soon as it is compiled or has failed to; what is not done is dropped at the end."""
+        calls = [
+            self._processes.call(compile_config, variant, problem, config, timeout_s=self._timeout_s)
             for config in configs
-        }
+        ]
+        whose: dict[Future[Any], KernelConfig] = dict(zip(calls, configs, strict=True))
         try:
-            for future in as_completed(pending):
-                yield pending[future], self._result(future)
+            for call in as_completed(calls):
+                yield whose[call], self._result(call)
         finally:
-            for future in pending:
-                future.cancel()
+            for call in calls:
+                call.drop()
 
     def close(self) -> None:
         """Ends the processes."""
-        import shutil
-
-        self._pool.stop()
-        self._pool.join()
+        self._processes.close()
         shutil.rmtree(self._logs, ignore_errors=True)
 
-    def _result(self, future: Any) -> Compiled:
-        from pebble import ProcessExpired
-
+    def _result(self, call: Future[Any]) -> Compiled:
         try:
-            compiled: Compiled = future.result()
-        except FutureTimeoutError:
-            return Compiled(status=Status.COMPILE_TIMEOUT, evidence=f"not done after {self._timeout_s:g} s")
-        except ProcessExpired as error:
-            said = self._printed(getattr(error, "pid", None))
+            compiled: Compiled = call.result()
+        except CancelledError:  # the farm was closed: says nothing of the config
+            raise
+        except OverdueError as error:
+            return Compiled(status=Status.COMPILE_TIMEOUT, evidence=str(error))
+        except DiedError as error:
+            said = self._printed(error.pid)
             return Compiled(
                 status=Status.COMPILE_CRASH,
-                evidence=f"the compiler ended its process with {exit_text(error.exitcode)}{said}",
+                evidence=f"the compiler ended its process with {exit_text(error.exit_code)}{said}",
             )
         except Exception as error:  # the task itself returns its failures; this one did not survive the pipe
             return Compiled(status=Status.COMPILE_ERROR, evidence=f"{type(error).__name__}: {error}")
@@ -207,14 +200,6 @@ def start_child(target: tuple[str, int | str, int], cache: str, logs: str, paren
     import triton
 
     triton.runtime.driver.set_active(_TargetDriver(target))
-
-
-def die_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when the parent dies, even by SIGKILL (Linux; elsewhere nothing)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the request was made
-            os._exit(1)
 
 
 def describe(error: BaseException) -> str:

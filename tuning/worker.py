@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from roofgap.kernels.config import KernelConfig
+from roofgap.kernels.static.processes import die_with_parent
 from roofgap.kernels.variant import Variant
 from roofgap.shapes.errors import RoofgapError
 from roofgap.shapes.problem import Problem
-from roofgap.tuning.compile import die_with_parent
 from roofgap.tuning.measure.policy import MeasurePolicy
 from roofgap.tuning.status import Status
 

@@ -41,8 +41,9 @@ def readings(cells: Sequence[Cell]) -> dict[Cell, Reading]:
 def _compile(requests: dict[Cell, Any]) -> list[tuple[Cell, Any]]:
     """Metrics, a failure, or None where the compiler ended its process in an instant, for each request.
 
-    A pool per worker, with one request at a time: a pool that several share can blame a crash on the request that its
-    worker had just finished, and then waits in vain for the one that crashed.
+    A pool per worker, with one request at a time, for the sake of past commits: a pool of theirs that several workers
+    share can blame a crash on the request that its worker had just finished, and then waits in vain for the one that
+    crashed; one of a single worker can break instead.
     """
     if not requests:
         return []

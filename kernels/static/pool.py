@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roofgap.kernels.config import KernelConfig
 from roofgap.kernels.static import worker
+from roofgap.kernels.static.processes import Call, DiedError, OverdueError, Processes
 from roofgap.kernels.static.targets import Target, device_for
-from roofgap.kernels.static.worker import InspectRequest, Result
+from roofgap.kernels.static.worker import InspectRequest
 from roofgap.kernels.variant import Variant
 from roofgap.shapes.errors import RoofgapError
 from roofgap.shapes.problem import Problem
@@ -54,7 +53,7 @@ class CompilePool:
     to start and well under one per request.
 
     Args:
-        workers: processes.
+        workers: processes at most; there are never more than requests.
         timeout_s: seconds that one request may take.
     """
 
@@ -62,22 +61,14 @@ class CompilePool:
         self._workers, self._timeout_s = workers, timeout_s
 
     def __enter__(self) -> CompilePool:
-        from pebble import ProcessPool
-
         self._folder = Path(tempfile.mkdtemp(prefix="roofgap-compile-"))
-        self._pool = ProcessPool(
-            max_workers=self._workers,
-            initializer=worker.start,
-            initargs=[str(self._folder)],
-            context=worker.CompileContext(),
-        )
+        self._processes = Processes(self._workers, worker.start, [str(self._folder)], worker.CompileContext())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.stop()
-        self._pool.join()
+        self._processes.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def inspect(self, requests: Iterable[InspectRequest]) -> list[StaticMetrics | CompileFailure]:
@@ -86,11 +77,12 @@ class CompilePool:
         Raises:
             ToolError: a CUDA binary tool is missing or broken.
         """
-        listed = list(requests)
-        futures = [
-            self._pool.schedule(worker.inspect, args=[request], timeout=self._timeout_s) for request in listed
-        ]
-        return [self._result(request, future) for request, future in zip(listed, futures, strict=True)]
+        calls = [(request, self._call(worker.inspect, request)) for request in requests]
+        try:
+            return [self._result(request, call) for request, call in calls]
+        finally:
+            for _, call in calls:
+                call.drop()
 
     def source(self, request: InspectRequest, stage: str) -> str:
         """Code of a request's launches at one stage of compilation, each under a line with its role.
@@ -98,30 +90,31 @@ class CompilePool:
         Raises:
             RoofgapError: the compilation failed, or the target has no such stage.
         """
-        future = self._pool.schedule(worker.source, args=[request, stage], timeout=self._timeout_s)
-        result: str | CompileFailure = self._result(request, future)
+        result: str | CompileFailure = self._result(request, self._call(worker.source, request, stage))
         if isinstance(result, str):
             return result
         raise failure_error(result)
 
-    def _result(self, request: InspectRequest, future: Future[Result]) -> Result | CompileFailure:
-        from pebble import ProcessExpired
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Call:
+        return self._processes.call(function, *arguments, timeout_s=self._timeout_s)
 
+    def _result(self, request: InspectRequest, call: Call) -> Any:
+        """What the call returned, or a ``CompileFailure``."""
         from roofgap.kernels.static.sass import ToolError
 
         try:
-            return future.result()
+            return call.result()
         except ToolError:
             raise
         except RoofgapError as error:
             return worker.failure(request, "refused", str(error))
-        except FutureTimeoutError:
-            return worker.failure(request, "timeout", f"not done after {self._timeout_s:g} s")
-        except ProcessExpired as error:
+        except OverdueError as error:
+            return worker.failure(request, "timeout", str(error))
+        except DiedError as error:
             log = worker.log_path(self._folder, error.pid)
             printed = log.read_text(errors="replace") if log.exists() else ""
             return worker.failure(
-                request, "crash", f"the compiler ended its process with code {error.exitcode}", printed
+                request, "crash", f"the compiler ended its process with code {error.exit_code}", printed
             )
 
 

@@ -7,7 +7,9 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +128,7 @@ def test_equal_code_has_an_equal_hash(measured: dict[str, StaticMetrics], pool: 
 def test_line_tracking_does_not_change_the_code(
     measured: dict[str, StaticMetrics], pool: CompilePool
 ) -> None:
-    plain = pool._pool.schedule(toys.hash_without_locations, args=[PROBLEM, "sm_86"]).result(timeout=60)
+    plain = pool._call(toys.hash_without_locations, PROBLEM, "sm_86").result(timeout=60)
     assert plain == measured["stream"].code_hash
 
 
@@ -148,6 +150,32 @@ def test_failures_have_a_name_and_evidence(pool: CompilePool) -> None:
         with pytest.raises(RoofgapError, match=kind):
             raise failure_error(result)
     assert isinstance(fine, StaticMetrics)  # the pool goes on
+
+
+@pytest.fixture
+def busy_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parent that has more to do than to read answers: each takes its time."""
+    receive = Connection.recv
+
+    def slowly(pipe: Connection) -> Any:
+        message = receive(pipe)
+        time.sleep(0.05)
+        return message
+
+    monkeypatch.setattr(Connection, "recv", slowly)
+
+
+@pytest.mark.usefixtures("busy_reader")
+def test_a_crash_is_that_of_its_own_request() -> None:
+    """Workers crash the moment after they answered another request, over and over."""
+    toy_classes = [toys.Crash if number % 4 == 3 else toys.Picky for number in range(48)]
+    requests = [ask(toy, num_stages=1 + number) for number, toy in enumerate(toy_classes)]
+    with CompilePool(workers=4, timeout_s=20.0) as pool:
+        results = pool.inspect(requests)
+    for request, result in zip(requests, results, strict=True):
+        assert isinstance(result, CompileFailure)
+        kind = "crash" if request.variant.name == "crash" else "refused"
+        assert (result.kind, result.config) == (kind, request.config.key), result.message
 
 
 def test_one_failure_is_an_error(pool: CompilePool) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from tuning_toys import rugged
 
 from roofgap.kernels.config import KernelConfig
+from roofgap.kernels.static.processes import die_with_parent
 from roofgap.shapes.errors import RoofgapError
-from roofgap.tuning.compile import die_with_parent
 from roofgap.tuning.status import Status
 from roofgap.tuning.worker import Hello, Reading, Settings
 

@@ -7,16 +7,22 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulty_kernels import EXPECTED, FAULTY, FaultyConfig
 
 from roofgap.kernels.registry import get_variant
+from roofgap.kernels.static.processes import die_with_parent
 from roofgap.kernels.variant import Limits
 from roofgap.shapes.problem import Problem
-from roofgap.tuning.compile import Compiled, CompileFarm, die_with_parent, exit_text
+from roofgap.tuning.compile import Compiled, CompileFarm, exit_text
 from roofgap.tuning.status import Status
 
 PROBLEM = Problem(n=256, k=512)
@@ -84,6 +90,59 @@ def test_equal_code_has_equal_hashes(tmp_path: Path):
         farm.close()
     assert hashes[0] == hashes[1] is not None
     assert other.code_hash != hashes[0]
+
+
+@pytest.fixture
+def busy_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parent that has more to do than to read answers: each takes its time."""
+    receive = Connection.recv
+
+    def slowly(pipe: Connection) -> Any:
+        message = receive(pipe)
+        time.sleep(0.05)
+        return message
+
+    monkeypatch.setattr(Connection, "recv", slowly)
+
+
+@pytest.mark.usefixtures("busy_reader")
+def test_a_crash_is_that_of_its_own_config(tmp_path: Path):
+    """Workers crash the moment after they answered another config, over and over."""
+    base = FAULTY.default_config(PROBLEM)
+    configs = [
+        replace(base, num_stages=1 + number, fault="llvm_abort" if number % 4 == 3 else "plan_error")
+        for number in range(48)
+    ]
+    farm = CompileFarm(("cuda", 90, 32), tmp_path, workers=4, timeout_s=20.0)
+    try:
+        found = {config.key: result for config, result in farm.compile(FAULTY, PROBLEM, configs)}
+    finally:
+        farm.close()
+    said = {config.key: EXPECTED[replace(base, fault=config.fault).key] for config in configs}
+    assert {key: result.status.value for key, result in found.items()} == said
+
+
+def test_a_farm_left_or_closed_leaves_nothing(tmp_path: Path):
+    threads = set(threading.enumerate())
+    children = {child.pid for child in multiprocessing.active_children()}
+    good = replace(FAULTY.default_config(PROBLEM), fault="plan_error")
+    hung = [replace(good, num_stages=stages, fault="compile_hang") for stages in (1, 2, 3)]
+    with ThreadPoolExecutor(1) as waiter:
+        farm = CompileFarm(("cuda", 90, 32), tmp_path, workers=2, timeout_s=3600.0)
+        try:
+            begun = farm.compile(FAULTY, PROBLEM, [good, *hung])
+            assert next(begun)[1].status is Status.ERROR
+            begun.close()  # type: ignore[attr-defined]
+            after = waiter.submit(lambda: dict(farm.compile(FAULTY, PROBLEM, [good])))
+            assert after.result(timeout=120)[good].status is Status.ERROR
+            closed = waiter.submit(lambda: dict(farm.compile(FAULTY, PROBLEM, hung)))
+            assert not wait([closed], timeout=1.0).done
+        finally:
+            farm.close()
+        with pytest.raises(CancelledError):
+            closed.result(timeout=120)
+    assert set(threading.enumerate()) <= threads
+    assert {child.pid for child in multiprocessing.active_children()} <= children
 
 
 def _orphan(pipe) -> None:

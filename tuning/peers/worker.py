@@ -9,9 +9,10 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
+from roofgap.kernels.static.processes import die_with_parent
 from roofgap.shapes.errors import RoofgapError
 from roofgap.shapes.problem import Problem
-from roofgap.tuning.compile import die_with_parent, exit_text
+from roofgap.tuning.compile import exit_text
 from roofgap.tuning.measure.failure import Failure
 from roofgap.tuning.peers.compare import Bench, CompareSettings, Fault, Row, Task
 from roofgap.tuning.status import Status
