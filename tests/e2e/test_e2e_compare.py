@@ -44,7 +44,11 @@ class Bench:
 
         patch.setattr(Decoder, "step", step)
         patch.setattr(  # the interpreter would take seconds a token; what is tested here is the protocol
-            W4Linear, "forward", lambda self, x: torch.nn.functional.linear(x, self.dense(x.dtype), self.bias)
+            W4Linear,
+            "forward",
+            lambda self, x, *, residual, swiglu: torch.nn.functional.linear(
+                x, self.dense(x.dtype), self.bias
+            ),
         )
 
     def run(self, arms: str, **given: Any) -> comparison.Comparison:
