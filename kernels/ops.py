@@ -205,11 +205,9 @@ def _implementation(variant: Variant) -> Callable[..., torch.Tensor]:
         scales: torch.Tensor,
         zeros: torch.Tensor | None,
         bias: torch.Tensor | None,
-        group_size: int,
-        zero_mode: ZeroMode,
-        config: str,
+        *launch: Any,
     ) -> torch.Tensor:
-        return _compute(variant, x, codes, scales, zeros, bias, None, False, group_size, zero_mode, config)
+        return _compute(variant, x, codes, scales, zeros, bias, None, False, *launch)
 
     return run
 
@@ -222,21 +220,8 @@ def _fake(variant: Variant) -> Callable[..., torch.Tensor]:
 
 
 def _fused_implementation(variant: Variant) -> Callable[..., torch.Tensor]:
-    def run(
-        x: torch.Tensor,
-        codes: torch.Tensor,
-        scales: torch.Tensor,
-        zeros: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        residual: torch.Tensor | None,
-        swiglu: bool,
-        group_size: int,
-        zero_mode: ZeroMode,
-        config: str,
-    ) -> torch.Tensor:
-        return _compute(
-            variant, x, codes, scales, zeros, bias, residual, swiglu, group_size, zero_mode, config
-        )
+    def run(*operands: Any) -> torch.Tensor:
+        return _compute(variant, *operands)
 
     return run
 

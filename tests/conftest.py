@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,3 +54,16 @@ if find_spec("pytest_benchmark") is None:
 def root() -> Path:
     """The repository root."""
     return ROOT
+
+
+@pytest.fixture
+def busy_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parent that has more to do than to read answers: each takes its time."""
+    receive = Connection.recv
+
+    def slowly(pipe: Connection) -> Any:
+        message = receive(pipe)
+        time.sleep(0.05)
+        return message
+
+    monkeypatch.setattr(Connection, "recv", slowly)

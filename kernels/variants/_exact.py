@@ -1,4 +1,4 @@
-"""v4's product in plain Triton: the portable kernel's body, and what the tensor-core kernel falls back on.
+"""v4's product in plain Triton: the portable kernel's body.
 
 The zero is taken off each code, not off the sum, so that an infinite activation reaches an output with the sign of its
 weight.

@@ -127,6 +127,12 @@ def read_half(at):
 
 
 @triton.jit
+def read_float(at, ptr):
+    """fp32 of the 16-bit float at a 2-byte aligned address, of the dtype that ``ptr`` points to."""
+    return read_half(at).to(tl.int16).to(ptr.dtype.element_ty, bitcast=True).to(tl.float32)
+
+
+@triton.jit
 def write_half(at, bits, wanted):
     """Writes the lower half of ``bits`` where ``wanted`` is not 0."""
     tl.inline_asm_elementwise(
@@ -146,5 +152,4 @@ def ask_half(slot, ptr, index, count, wanted):
 @triton.jit
 def asked_half(slot, index, ptr):
     """fp32 of what ``ask_half`` fetched of the same pointer."""
-    bits = read_half(slot + index % 2 * 2).to(tl.int16)
-    return bits.to(ptr.dtype.element_ty, bitcast=True).to(tl.float32)
+    return read_float(slot + index % 2 * 2, ptr)

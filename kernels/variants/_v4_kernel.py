@@ -31,7 +31,7 @@ from roofgap.kernels.variants._staging import (
     meet,
     read1,
     read4,
-    read_half,
+    read_float,
     stage_memory,
     wait,
 )
@@ -44,12 +44,6 @@ from roofgap.kernels.variants._v4_copies import (
     prefetch_codes,
     x_stride,
 )
-
-
-@triton.jit
-def read_float(at, ptr):
-    """fp32 of the 16-bit float at a shared address, of the dtype that ``ptr`` points to."""
-    return read_half(at).to(tl.int16).to(ptr.dtype.element_ty, bitcast=True).to(tl.float32)
 
 
 @triton.jit

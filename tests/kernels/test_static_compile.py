@@ -7,9 +7,7 @@ import os
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -150,19 +148,6 @@ def test_failures_have_a_name_and_evidence(pool: CompilePool) -> None:
         with pytest.raises(RoofgapError, match=kind):
             raise failure_error(result)
     assert isinstance(fine, StaticMetrics)  # the pool goes on
-
-
-@pytest.fixture
-def busy_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A parent that has more to do than to read answers: each takes its time."""
-    receive = Connection.recv
-
-    def slowly(pipe: Connection) -> Any:
-        message = receive(pipe)
-        time.sleep(0.05)
-        return message
-
-    monkeypatch.setattr(Connection, "recv", slowly)
 
 
 @pytest.mark.usefixtures("busy_reader")

@@ -11,9 +11,7 @@ import threading
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pytest
 from faulty_kernels import EXPECTED, FAULTY, FaultyConfig
@@ -90,19 +88,6 @@ def test_equal_code_has_equal_hashes(tmp_path: Path):
         farm.close()
     assert hashes[0] == hashes[1] is not None
     assert other.code_hash != hashes[0]
-
-
-@pytest.fixture
-def busy_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A parent that has more to do than to read answers: each takes its time."""
-    receive = Connection.recv
-
-    def slowly(pipe: Connection) -> Any:
-        message = receive(pipe)
-        time.sleep(0.05)
-        return message
-
-    monkeypatch.setattr(Connection, "recv", slowly)
 
 
 @pytest.mark.usefixtures("busy_reader")
