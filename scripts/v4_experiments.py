@@ -64,7 +64,7 @@ def candidates(problem: Problem, device: CudaDevice) -> list[KernelConfig]:
     from roofgap.kernels.registry import get_variant
 
     v4, limits = get_variant("v4"), limits_of(device.torch_device)
-    valid = [config for config in v4.configs(problem, limits) if "decode=mma" in config.key]
+    valid = [config for config in v4.configs(problem, limits) if "decode=portable" not in config.key]
     valid.sort(key=lambda config: hashlib.sha256(config.key.encode()).digest())
     return list(dict.fromkeys([v4.default_config(problem, limits), *valid]))
 

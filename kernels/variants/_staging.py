@@ -153,3 +153,34 @@ def ask_half(slot, ptr, index, count, wanted):
 def asked_half(slot, index, ptr):
     """fp32 of what ``ask_half`` fetched of the same pointer."""
     return read_float(slot + index % 2 * 2, ptr)
+
+
+@triton.jit
+def meet_all():
+    """Waits for the other warps of the program."""
+    tl.inline_asm_elementwise("bar.sync 0; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def read_sum(at):
+    """The fp32 at a 4-byte aligned address."""
+    return tl.inline_asm_elementwise(
+        "ld.shared.f32 $0, [$1];", "=f,r", [at], dtype=tl.float32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def write_sum(at, value, wanted):
+    """Writes an fp32 where ``wanted`` is true."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $3, 0; @p st.shared.f32 [$1], $2; mov.u32 $0, 0; }", "=r,r,f,r",
+        [at, value, wanted.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def write_word(at, value):
+    """Writes an int32."""
+    tl.inline_asm_elementwise(
+        "st.shared.b32 [$1], $2; mov.u32 $0, 0;", "=r,r,r", [at, value], dtype=tl.int32, is_pure=False, pack=1
+    )

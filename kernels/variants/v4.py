@@ -6,20 +6,23 @@ Layout: ``interleaved``: tiles of 16 rows by 128 k, 1 KiB each, in the order in 
 Bytes per weight: 0.5 of codes + 2/g of scales (+ 0.5/g of zeros, or 2/g of offsets), each read once for all tokens;
 with split_k > 1 also fp32 sums, written and read once per output, token and split.
 
-On a GPU that reads 4.8 TB/s with 132 SMs a kernel can afford 3.6 thread-instructions per weight. Unpacking with shifts
-and conversions costs 7, packed fp16 arithmetic about 2. Here a mask makes two codes two (subnormal) fp16 numbers, and
-one ``mma.m16n8k16`` per 256 weights multiplies and adds them in fp32 (``_fragments.py``).
+On a GPU that reads 4.8 TB/s with 132 SMs a kernel can afford 3.6 thread-instructions per weight, integer ones half as
+many. Unpacking with shifts and conversions costs 7, packed fp16 arithmetic about 2. Two kernels need less:
 
-A warp owns TILES x 16 rows and every WARPS_K-th block of 128 k. It copies STAGES blocks ahead into shared memory of its
-own (``_staging.py``); the WARPS_K warps of a row add up in shared memory, once. A non-finite activation makes every
-output of its token NaN. ``_exact.py`` is the portable kernel: for AMD, for the interpreter, for group sizes that are no
-multiple of 32, for activations whose rows are not 16-byte aligned and for fp32 scales; on NVIDIA for comparison with
-``decode=portable``.
+- ``decode=limbs`` (``_v4_limb_kernel.py``, ``_limbs.py``): one token, K up to about 3,700, groups of a multiple of
+  128. A word of eight codes is an operand of 8-bit tensor cores as it is; activations become integers once.
+- ``decode=mma`` (``_v4_kernel.py``, ``_fragments.py``): up to eight tokens, any K. A mask makes two codes two
+  (subnormal) fp16 numbers, and one ``mma.m16n8k16`` per 256 weights multiplies and adds them in fp32.
+
+Warps lie along K, each copies blocks of 128 k ahead into shared memory of its own (``_staging.py``), and they add up in
+shared memory, once. A non-finite activation makes every output of its token NaN. ``_exact.py`` is the portable kernel:
+for AMD, for the interpreter, for group sizes that are no multiple of 32, for activations whose rows are not 16-byte
+aligned and for fp32 scales; on NVIDIA for comparison with ``decode=portable``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from roofgap.kernels.config import KernelConfig, Value
@@ -32,30 +35,12 @@ from roofgap.kernels.variants._decode import MAGIC
 from roofgap.kernels.variants._exact import v4_portable_kernel
 from roofgap.kernels.variants._kpacked import device_group
 from roofgap.kernels.variants._reduce import reduce_kernel, split_steps, workspace
+from roofgap.kernels.variants._v4_config import STATIC_SHARED, V4Config, copyable, pairs_aligned
 from roofgap.kernels.variants._v4_copies import parts_of, places
 from roofgap.kernels.variants._v4_kernel import v4_kernel
+from roofgap.kernels.variants._v4_limb_kernel import v4_limb_kernel
+from roofgap.kernels.variants._v4_limb_plan import default_limbs, limb_bytes, limb_launch, refuse_limbs
 from roofgap.shapes.problem import Problem
-
-STATIC_SHARED = 48 * 1024
-"""Bytes that a program may declare (PTX ISA, static shared memory)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class V4Config(KernelConfig):
-    """A warp takes ``tiles`` x 16 rows; ``warps_n`` of the warps lie along N, the others share K block by block.
-
-    ``num_stages`` blocks of 128 k are under way per warp, and ``ahead`` more on their way into the L2. ``split_k``
-    programs share the rows and leave partial sums that a second launch adds in order. ``decode`` is ``mma`` or
-    ``portable``; ``unroll`` is for portable alone: blocks per step.
-    """
-
-    num_stages: int = 1
-    ahead: int = 0
-    tiles: int = 1
-    unroll: int = 1
-    warps_n: int = 1
-    split_k: int = 1
-    decode: str = "mma"
 
 
 class V4(Variant):
@@ -70,10 +55,13 @@ class V4(Variant):
     max_m = 8
 
     def default_config(self, problem: Problem, limits: Limits = Limits()) -> V4Config:
-        """Four warps beside one another along K, eight where few rows are long; all of a short K is under way at once.
+        """Limbs where they can serve. Else four warps beside one another along K, eight where few rows are long; all of
+        a short K is under way at once.
 
         One tile per warp: measured on an H200, more tiles only help where the activations outgrow the L1.
         """
+        if limbs := default_limbs(problem, limits):
+            return limbs
         tiles = cdiv(problem.n, TILE_ROWS)
         blocks = cdiv(problem.k, BLOCK_K)
         if limits.warp_size != 32 or not _separable(problem):
@@ -90,13 +78,13 @@ class V4(Variant):
         """Few wide warps to many narrow ones; ``is_valid`` leaves some hundreds."""
         return {
             "num_warps": (1, 2, 4, 8, 16),
-            "num_stages": (1, 2, 3, 4, 6, 8),
-            "ahead": (0, 4, 8),
-            "tiles": (1, 2, 4),
+            "num_stages": (1, 2, 3, 4, 6, 7, 8, 9),
+            "ahead": (0, 4),
+            "tiles": (1, 2, 3, 4),
             "unroll": (1, 2, 4),
             "warps_n": (1, 2, 4, 8),
             "split_k": (1, 2, 3, 4),
-            "decode": ("mma", "portable"),
+            "decode": ("limbs", "mma", "portable"),
         }
 
     def is_valid(self, problem: Problem, config: KernelConfig, limits: Limits = Limits()) -> str | None:
@@ -105,21 +93,27 @@ class V4(Variant):
         c = config
         for name in ("num_warps", "tiles", "warps_n"):
             value = getattr(c, name)
-            if value < 1 or value & (value - 1):
-                return f"{name}={value} must be a power of two"
+            whole = name == "tiles" and c.decode == "limbs"
+            if value < 1 or (value & (value - 1) and not whole):
+                return f"{name}={value} must be {'at least 1' if whole else 'a power of two'}"
         if c.unroll < 1:
             return f"unroll={c.unroll} must be at least 1"
         if c.num_warps > limits.max_warps:
             return f"num_warps={c.num_warps} is above the {limits.max_warps} of this GPU"
         if c.num_stages < 1:
             return f"num_stages={c.num_stages} must be at least 1"
-        if c.decode not in ("mma", "portable"):
-            return f"decode={c.decode!r} must be mma or portable"
+        if c.decode not in ("limbs", "mma", "portable"):
+            return f"decode={c.decode!r} must be limbs, mma or portable"
+        if c.decode == "limbs" and (refusal := refuse_limbs(problem, c, limits)):
+            return refusal
         if c.warps_n > c.num_warps and c.decode == "mma":
             return f"warps_n={c.warps_n} is more than the {c.num_warps} warps"
         tiles = cdiv(problem.n, TILE_ROWS)
         if c.tiles * c.warps_n > next_power_of_2(tiles):
             return f"{c.tiles * c.warps_n} tiles of 16 rows are more than N={problem.n} can fill"
+        if c.decode == "limbs":
+            idle = c.num_warps > next_power_of_2(cdiv(problem.k, BLOCK_K))
+            return f"{c.num_warps} warps are more than K={problem.k} can fill" if idle else None
         refusal = (
             self._refuse_portable(c, limits)
             if c.decode == "portable"
@@ -185,7 +179,11 @@ class V4(Variant):
             operands.y[None] if whole else workspace(problem, "partials", config.split_k, operands.x.device)
         )
         swiglu = operands.swiglu and whole
-        portable = config.decode == "portable" or interpreted() or not _copyable(operands)
+        portable = config.decode == "portable" or interpreted() or not copyable(operands)
+        if config.decode == "limbs":
+            if problem.m == 1 and not portable and pairs_aligned(operands):
+                return [limb_launch(problem, config, operands)]
+            portable, config = True, V4Config(decode="portable", num_warps=4)
         if swiglu and not portable:
             config = _paired_tiles(problem, config)
         rows = TILE_ROWS * config.tiles * config.warps_n
@@ -232,7 +230,7 @@ class V4(Variant):
                 "EVEN_K": problem.k % BLOCK_K == 0,
                 "WHOLE": grid[0] * rows_of_y - outputs < TILE_ROWS,
                 "TAIL": (problem.k - (config.split_k - 1) * k_slice) // step_k < config.num_stages,
-                "EARLY": problem.m == 1 and _pairs_aligned(operands),
+                "EARLY": problem.m == 1 and pairs_aligned(operands),
                 "TOKENS": 1 if problem.m == 1 else 8,
                 "X_ROWS": next_power_of_2(problem.m),
                 "SPLIT": not whole,
@@ -253,8 +251,8 @@ class V4(Variant):
         return [main] if whole else split_steps(problem, "partials", sums, main, operands)
 
     def kernels(self) -> tuple[Any, ...]:
-        """Both GEMVs and the reduction."""
-        return (v4_kernel, v4_portable_kernel, reduce_kernel)
+        """The GEMVs and the reduction."""
+        return (v4_limb_kernel, v4_kernel, v4_portable_kernel, reduce_kernel)
 
     def split_count(self, problem: Problem, config: KernelConfig) -> int:
         """Slices of K."""
@@ -269,6 +267,8 @@ def _step_k(config: V4Config) -> int:
 
 def _shared_bytes(problem: Problem, config: V4Config) -> int:
     """Shared memory of a program: stages, bias and residual, sums."""
+    if config.decode == "limbs":
+        return limb_bytes(problem, config)
     tokens = 1 if problem.m == 1 else 8
     stage = places.fn(config.tiles, next_power_of_2(problem.m), device_group(problem), problem.zero_mode)[3]
     extras = 2 * 32 * 4 * config.tiles if tokens == 1 else 0
@@ -290,26 +290,6 @@ def _paired_tiles(problem: Problem, config: V4Config) -> V4Config:
         else:
             config = replace(config, num_warps=config.num_warps // 2)
     return config
-
-
-def _copyable(operands: Operands) -> bool:
-    """Whether x and codes come in aligned pieces of 16 bytes, scales and offsets in pairs of 16 bits, as asynchronous
-    copies want them; and whether 32 bits can count the words.
-    """
-    x, codes = operands.x, operands.codes
-    floats = [operands.scales] if operands.zeros is None else [operands.scales, operands.zeros]
-    aligned = x.storage_offset() % 8 == 0 and (x.shape[0] == 1 or x.stride(0) % 8 == 0)
-    aligned &= codes.storage_offset() % 4 == 0
-    for one in floats:
-        if one.is_floating_point():
-            aligned &= one.element_size() == 2 and one.storage_offset() % 2 == 0
-    return aligned and codes.numel() < 2**31
-
-
-def _pairs_aligned(operands: Operands) -> bool:
-    """Whether bias and residual begin at a multiple of four bytes."""
-    extras = (operands.bias, operands.residual)
-    return all(one is None or one.storage_offset() % 2 == 0 for one in extras)
 
 
 def _separable(problem: Problem) -> bool:

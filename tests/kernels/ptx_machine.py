@@ -1,6 +1,7 @@
 """Executes the PTX of v4 on the CPU, a program at a time, so that the kernel itself runs in Triton's interpreter.
 
-Knows the instructions that v4 uses and no others (PTX ISA, chapter 9; fragments of mma.m16n8k16: section 9.7.14).
+Knows the instructions that v4 uses and no others (PTX ISA, chapter 9; fragments of mma.m16n8k16 and m16n8k32: section
+9.7.14).
 ``install`` puts it in the interpreter's place for inline assembly.
 """
 
@@ -23,11 +24,40 @@ def _lower_half(a: Any) -> Any:
     return a & np.uint32(0xFFFF)
 
 
+def _permuted(a: Any, b: Any, selector: Any) -> Any:
+    """Four of the eight bytes of two words; without the bits that would spread a byte's sign."""
+    assert not (selector & np.uint32(0xFFFF8888)).any()
+    both, result = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32), np.uint32(0)
+    for shift in np.arange(0, 32, 8, dtype=np.uint32):
+        byte = (selector >> shift // np.uint32(2) & np.uint32(7)).astype(np.uint64)
+        result = result | (both >> np.uint64(8) * byte & np.uint64(0xFF)).astype(np.uint32) << shift
+    return result
+
+
+def _larger_halves(a: Any, b: Any, infinity: int) -> Any:
+    """The larger float of each half, 0x7FFF where either is a NaN; -0 is below 0."""
+    result = np.uint32(0)
+    for shift in np.array([0, 16], dtype=np.uint32):
+        one, other = (_lower_half(word >> shift).astype(np.int32) for word in (a, b))
+        magnitudes = np.maximum(one & 0x7FFF, other & 0x7FFF)
+        ranks = [np.where(bits > 0x7FFF, ~(bits & 0x7FFF), bits) for bits in (one, other)]
+        larger = np.where(ranks[0] < ranks[1], other, one)
+        result = result | np.where(magnitudes > infinity, 0x7FFF, larger).astype(np.uint32) << shift
+    return result
+
+
+def _warp_max(a: Any, lanes: Any) -> Any:
+    assert (lanes == 0xFFFFFFFF).all()
+    return a.astype(np.int32).max(axis=1, keepdims=True).astype(np.uint32)
+
+
 INSTRUCTIONS: dict[str, Callable[..., Any]] = {
     "mov.b32": lambda a: a,
     "mov.u32": lambda a: a,
     "mov.f32": lambda a: a,
     "and.b32": lambda a, b: a & b,
+    "xor.b32": lambda a, b: a ^ b,
+    "prmt.b32": _permuted,
     "shr.u32": lambda a, b: a >> b,
     "shl.b32": lambda a, b: a << b,
     "add.u32": lambda a, b: a + b,
@@ -39,6 +69,11 @@ INSTRUCTIONS: dict[str, Callable[..., Any]] = {
     "setp.lt.u32": lambda a, b: a < b,
     "selp.f32": lambda a, b, p: np.where(p, a, b),
     "add.f32": lambda a, b: a + b,
+    "abs.f16x2": lambda a: a & np.uint32(0x7FFF7FFF),
+    "abs.bf16x2": lambda a: a & np.uint32(0x7FFF7FFF),
+    "max.NaN.f16x2": lambda a, b: _larger_halves(a, b, 0x7C00),
+    "max.NaN.bf16x2": lambda a, b: _larger_halves(a, b, 0x7F80),
+    "redux.sync.max.s32": _warp_max,
     "fma.rn.f32": lambda a, b, c: (a.astype(np.float64) * b + c).astype(np.float32),
 }
 LOADS: dict[str, tuple[Any, int]] = {
@@ -62,6 +97,11 @@ def run(asm: str, operands: Registers, memory: Memory | None = None) -> Register
             if text not in ("", "}") and not text.startswith(".reg"):
                 machine.execute(text)
     return machine.registers
+
+
+def numbered(values: list[Any], first: int) -> Registers:
+    """Operands from ``$first`` on."""
+    return {f"${first + i}": value for i, value in enumerate(values)}
 
 
 class _Machine:
@@ -95,6 +135,7 @@ class _Machine:
         elif opcode.startswith(("cp.async", "ld.", "st.")):
             self._access(opcode, parts, guard)
         else:
+            assert guard.all() or ".sync." not in opcode
             given = [[self._value(name) for name in part] for part in parts[1:]]
             self._assign(parts[0], _computed(opcode, given), guard)
 
@@ -158,6 +199,8 @@ class _Machine:
 def _computed(opcode: str, given: list[list[Any]]) -> list[Any]:
     if opcode.startswith("mma.sync.aligned.m16n8k16.row.col.f32."):
         return mma(given[0], given[1], given[2], opcode.split(".")[-2])
+    if opcode == "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32":
+        return byte_mma(given[0], given[1], given[2])
     values = [one for (one,) in given]
     if opcode == "lop3.b32":
         assert (values[3] == 0xEA).all()  # the table of (a & b) | c
@@ -187,6 +230,23 @@ def mma(a: list[Any], b: list[Any], c: list[Any], kind: str) -> list[Any]:
         for odd, half in enumerate(halves(word, kind)):
             right[:, quarter * 2 + odd + index * 8, group] = half
     product = left @ right
+    return [product[:, group + i // 2 * 8, quarter * 2 + i % 2] + c[i] for i in range(4)]
+
+
+def byte_mma(a: list[Any], b: list[Any], c: list[Any]) -> list[Any]:
+    """D = A B + C modulo 2^32 with A [16, 32] of uint8, B [32, 8] of int8, C and D [16, 8] spread over the lanes."""
+    group, quarter = LANES // 4, LANES % 4
+    warps = len(a[0])
+    left, right = np.zeros((warps, 16, 32), dtype=np.float32), np.zeros((warps, 32, 8), dtype=np.float32)
+    for index, word in enumerate(a):
+        for i in range(4):
+            byte = (word >> np.uint32(8 * i)).astype(np.uint8)
+            left[:, group + index % 2 * 8, quarter * 4 + i + index // 2 * 16] = byte
+    for index, word in enumerate(b):
+        for i in range(4):
+            byte = (word >> np.uint32(8 * i)).astype(np.uint8).view(np.int8)
+            right[:, quarter * 4 + i + index * 16, group] = byte
+    product = (left @ right).astype(np.int32).view(np.uint32)  # exact: below 2^24
     return [product[:, group + i // 2 * 8, quarter * 2 + i % 2] + c[i] for i in range(4)]
 
 

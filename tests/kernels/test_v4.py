@@ -13,7 +13,7 @@ from roofgap.kernels.formats.interleaved import Interleaved
 from roofgap.kernels.formats.weight import DTYPES, QuantizedWeight
 from roofgap.kernels.inputs import operands
 from roofgap.kernels.ops import run_plan
-from roofgap.kernels.variants.v4 import V4Config
+from roofgap.kernels.variants._v4_config import V4Config
 from roofgap.kernels.verify import verify
 from roofgap.shapes.problem import Problem, XDtype, ZeroMode
 

@@ -13,7 +13,8 @@ from v4_cases import V4, Product
 from roofgap.kernels.static.targets import TARGETS
 from roofgap.kernels.variant import Limits
 from roofgap.kernels.variants import v4
-from roofgap.kernels.variants.v4 import V4Config, _shared_bytes
+from roofgap.kernels.variants._v4_config import V4Config
+from roofgap.kernels.variants.v4 import _shared_bytes
 from roofgap.shapes.manifest import list_manifests, load_manifest
 from roofgap.shapes.problem import Problem
 
@@ -32,12 +33,16 @@ def test_the_default_is_valid_everywhere(target: str) -> None:
         problem = Problem(n=n, k=k, m=m, **form)  # type: ignore[arg-type]
         config = V4.default_config(problem, limits)
         assert V4.is_valid(problem, config, limits) is None, (problem.key, config.key)
-        assert ("decode=mma" in config.key) is (target != "gfx942")
+        short = m == 1 and k <= 3584 and problem.group % 128 == 0
+        assert config.decode == ("portable" if target == "gfx942" else "limbs" if short else "mma"), (
+            problem.key
+        )
 
 
 @pytest.mark.parametrize("m", [1, 4, 8])
 def test_the_space_holds_the_default_and_what_a_kernel_may_declare(m: int) -> None:
-    problem, limits = Problem(n=1536, k=8960, m=m, zero_mode="asym", group_size=32), Limits()
+    k, group = (1536, 128) if m == 1 else (8960, 32)
+    problem, limits = Problem(n=1536, k=k, m=m, zero_mode="asym", group_size=group), Limits()
     configs = list(V4.configs(problem, limits))
     assert V4.default_config(problem, limits) in configs
     for config in configs:
@@ -53,9 +58,13 @@ def test_a_kernel_declares_what_its_config_is_held_to(
 ) -> None:
     programs = install(monkeypatch)
     monkeypatch.setattr(v4, "interpreted", lambda: False)
-    problem = Problem(n=64, k=1024, m=m, group_size=64, zero_mode="offset", bias=True)
-    for config in ("num_warps=2,tiles=2,num_stages=3", "num_warps=4,warps_n=2,tiles=2,num_stages=2"):
+    problem = Problem(n=64, k=1024, m=m, group_size=128, zero_mode="offset", bias=True)
+    configs = ["num_warps=2,tiles=2,num_stages=3", "num_warps=4,warps_n=2,tiles=2,num_stages=2"]
+    if m == 1:
+        configs.append("decode=limbs,num_warps=4,tiles=2,num_stages=4")
+    for config in configs:
         chosen = V4Config.parse(config)
+        assert V4.is_valid(problem, chosen) is None
         Product(problem, epilogue).run(chosen)
         held = _shared_bytes(problem, chosen)
         assert 0.9 * held <= programs.memory.used <= held
@@ -63,10 +72,16 @@ def test_a_kernel_declares_what_its_config_is_held_to(
 
 def test_where_the_tensor_cores_are_not_used() -> None:
     problem = Problem(n=256, k=1536)
-    assert "decode=mma" in V4.default_config(problem).key
+    assert "decode=limbs" in V4.default_config(problem).key
+    assert "decode=mma" in V4.default_config(Problem(n=256, k=1536, m=2)).key
+    assert "decode=mma" in V4.default_config(Problem(n=256, k=1536, group_size=64)).key
     assert "decode=portable" in V4.default_config(problem, AMD).key
     assert "decode=portable" in V4.default_config(Problem(n=256, k=1536, group_size=24)).key
-    mma = V4Config(decode="mma")
+    mma, limbs = V4Config(decode="mma"), V4Config.parse("decode=limbs,num_warps=4,num_stages=3")
+    assert V4.is_valid(problem, limbs) is None
+    assert "32 lanes" in (V4.is_valid(problem, limbs, AMD) or "")
+    assert "one token, not 2" in (V4.is_valid(Problem(n=256, k=1536, m=2), limbs) or "")
+    assert "multiple of 128, not 64" in (V4.is_valid(Problem(n=256, k=1536, group_size=64), limbs) or "")
     assert "32 lanes" in (V4.is_valid(problem, mma, AMD) or "")
     assert "multiple of 32" in (V4.is_valid(Problem(n=256, k=1536, group_size=24), mma) or "")
 
@@ -97,6 +112,11 @@ def test_many_tiles_want_few_zeros() -> None:
         ("num_stages=0", "at least 1"),
         ("num_warps=8,tiles=2,warps_n=8,num_stages=3", "of 49152 bytes"),
         ("decode=lut", "mma or portable"),
+        ("decode=limbs,num_warps=4,num_stages=2", "a multiple of the 3 blocks"),
+        ("decode=limbs,num_warps=4,num_stages=6", "more than the blocks of 1 tiles"),
+        ("decode=limbs,num_warps=4,num_stages=3,ahead=4", "no ahead"),
+        ("decode=limbs,num_warps=1,num_stages=12", "12 blocks of K=1536 per warp"),
+        ("decode=limbs,num_warps=4,num_stages=9,tiles=16", "of 49152 bytes"),
         ("decode=portable,tiles=2", "warps_n alone"),
         ("decode=portable,num_stages=2", "does not pipeline"),
         ("decode=portable,num_warps=16", "without work"),

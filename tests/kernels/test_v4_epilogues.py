@@ -13,7 +13,8 @@ from roofgap.kernels.formats.weight import DTYPES, QuantizedWeight
 from roofgap.kernels.inputs import random_bias, random_weight, random_x
 from roofgap.kernels.linear import W4Linear
 from roofgap.kernels.variant import Variant
-from roofgap.kernels.variants.v4 import V4Config, _paired_tiles
+from roofgap.kernels.variants._v4_config import V4Config
+from roofgap.kernels.variants.v4 import _paired_tiles
 from roofgap.shapes.errors import RoofgapError
 from roofgap.shapes.problem import Problem, ZeroMode
 

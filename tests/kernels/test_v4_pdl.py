@@ -28,6 +28,8 @@ CASES: dict[str, dict[str, Any]] = {
         ("swiglu", "v4", "num_warps=4,num_stages=3", "swiglu", GATE_UP),
         ("deep", "v4", "num_warps=2,num_stages=2,ahead=4", "", GATE_UP),
         ("split", "v4", "num_warps=4,split_k=3", "swiglu", GATE_UP),
+        ("limbs", "v4", "decode=limbs,num_warps=4,num_stages=3", "residual", GATE_UP | {"bias": True}),
+        ("limbs-swiglu", "v4", "decode=limbs,num_warps=4,num_stages=6,tiles=4", "swiglu", GATE_UP),
         ("portable", "v4", "decode=portable,num_warps=4", "residual", GATE_UP),
         ("v3", "v3", "split_k=4", "", GATE_UP),
         ("v3-atomic", "v3", "split_k=4,reduce=atomic", "", GATE_UP),
@@ -120,6 +122,19 @@ def test_weights_are_asked_for_before_the_wait_and_x_after_it(
     assert not [event for event in sass[:acquire] if event.startswith(X_SASS)]
     assert [event for event in sass[acquire:] if event.startswith(X_SASS)]
     assert bool([event for event in sass[acquire:] if event.startswith(CODES_SASS)]) is again
+
+
+def test_limbs_are_made_after_the_wait_of_weights_asked_for_before_it(compiled: dict[str, Any]) -> None:
+    dependent = compiled["limbs"][0]["dependent"]
+    ptx, sass = dependent["ptx"], dependent["sass"]
+    wait, acquire = ptx.index("griddepcontrol.wait"), sass.index("ACQBULK")
+    early, late = ptx[:wait], ptx[wait:]
+    assert early.count(CODES) == 6  # three blocks of rows r and r + 8
+    assert early.count(NARROW) == 7  # scales, zeros, bias
+    assert early.count(X) == 0
+    assert (late.count(CODES), late.count(X), late.count(NARROW)) == (0, 3, 1)  # residual
+    assert not [event for event in sass[:acquire] if event.startswith(X_SASS)]
+    assert not [event for event in sass[acquire:] if event.startswith(CODES_SASS)]
 
 
 def test_a_pipeline_waits_before_its_first_copy(compiled: dict[str, Any]) -> None:

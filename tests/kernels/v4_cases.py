@@ -17,7 +17,7 @@ from roofgap.kernels.registry import get_variant
 from roofgap.kernels.step import Launch
 from roofgap.kernels.tolerance import Verdict, judge
 from roofgap.kernels.variant import Operands
-from roofgap.kernels.variants.v4 import V4Config
+from roofgap.kernels.variants._v4_config import V4Config
 from roofgap.shapes.problem import Problem
 
 V4 = get_variant("v4")
