@@ -22,6 +22,7 @@ aligned and for fp32 scales; on NVIDIA for comparison with ``decode=portable``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -75,17 +76,26 @@ class V4(Variant):
         return config
 
     def space(self, problem: Problem) -> dict[str, tuple[Value, ...]]:
-        """Few wide warps to many narrow ones; ``is_valid`` leaves some hundreds."""
+        """Few wide warps to many narrow ones. Limbs win wherever they can serve, so mma is tried elsewhere."""
+        limbs = default_limbs(problem, Limits()) is not None
         return {
             "num_warps": (1, 2, 4, 8, 16),
-            "num_stages": (1, 2, 3, 4, 6, 7, 8, 9),
-            "ahead": (0, 4),
-            "tiles": (1, 2, 3, 4),
+            "num_stages": (1, 2, 3, 4, 6, 7, 8, 9) if limbs else (1, 2, 3, 4, 5, 6),
+            "ahead": (0,),
+            "tiles": (1, 2, 3, 4) if limbs else (1, 2),
             "unroll": (1, 2, 4),
-            "warps_n": (1, 2, 4, 8),
-            "split_k": (1, 2, 3, 4),
-            "decode": ("limbs", "mma", "portable"),
+            "warps_n": (1, 2),
+            "split_k": (1, 2),
+            "decode": ("limbs" if limbs else "mma", "portable"),
         }
+
+    def configs(self, problem: Problem, limits: Limits = Limits()) -> Iterator[KernelConfig]:
+        """Of the valid configs those worth trying: portable ones only where nothing else can serve."""
+        portable = limits.warp_size != 32 or not _separable(problem)
+        for config in super().configs(problem, limits):
+            assert isinstance(config, V4Config)
+            if (config.decode == "portable") is portable:
+                yield config
 
     def is_valid(self, problem: Problem, config: KernelConfig, limits: Limits = Limits()) -> str | None:
         """Refuses what would leave warps idle, spill, or repeat another config under another name."""
