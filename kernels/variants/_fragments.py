@@ -6,10 +6,11 @@ r, and gets the sums of rows r and r + 8 for tokens 2 c and 2 c + 1. No shuffle,
 
 A code becomes a float with a mask and nothing else:
 
-- fp16: the bits ``w & 0x000F000F`` *are* two numbers q 2^-24 (subnormal), ``w & 0x00F000F0`` are q 2^-20. Tensor cores
-  take subnormals at full speed and their products and sums are fp32, so no bit is lost. Lower and upper nibbles are
-  summed apart, which also makes two chains of mma that do not wait for each other. Everything stays in units of 2^-24
-  (``SCALE``) until the kernel stores.
+- fp16: the bits ``w & 0x000F000F`` *are* two numbers q 2^-24 (subnormal), ``w & 0x00F000F0`` are q 2^-20; an exact
+  multiplication makes both q 2^-9. It is there for the tensor cores, which would take subnormals at full speed, but
+  align the products of an mma by their factors' exponents before they add: a subnormal counts as 2^-14, and what stands
+  beside an outlier loses ten bits more than fp32 would. Lower and upper nibbles are summed apart, which makes two
+  chains of mma that do not wait for each other. Everything stays in units of 2^-9 until the kernel stores.
 - bf16 has fp32's exponents, and q 2^-133 times x would vanish. There q goes into the upper four mantissa bits of 16,
   which gives 16 + q exactly.
 
@@ -35,7 +36,7 @@ BF16_RAISED = tl.constexpr(16.0)
 @triton.constexpr_function
 def scale_of(dtype):
     """What a sum has to be multiplied by."""
-    return 16777216.0 if dtype == "fp16" else 1.0
+    return 512.0 if dtype == "fp16" else 1.0
 
 
 @triton.constexpr_function
@@ -66,6 +67,10 @@ def _decode(dtype, word, pairs):
             f"and.b32 {pairs}1, {word}, 0x00F000F0;",
             f"and.b32 {pairs}2, s, 0x000F000F;",
             f"and.b32 {pairs}3, s, 0x00F000F0;",
+            *(
+                f"mul.rn.f16x2 {pairs}{pair}, {pairs}{pair}, {'upper' if pair % 2 else 'lower'};"
+                for pair in range(4)
+            ),
         ]
     lines = []
     for pair, shift in enumerate(
@@ -80,7 +85,10 @@ def product_asm(dtype, tokens, first_word, last_word):
     """Sums out (rows r, r + 8 of a token, or four); words of row r, of row r + 8; 16 pairs of x."""
     outputs = 2 if tokens == 1 else 4
     words, xs = outputs, outputs + 8
-    lines = [".reg .b32 s, p<4>, q<4>; .reg .f32 l<4>, h<4>;"]
+    lines = [
+        ".reg .b32 s, p<4>, q<4>, lower, upper; .reg .f32 l<4>, h<4>;",
+        "mov.b32 lower, 0x78007800; mov.b32 upper, 0x68006800;",  # 2^15 and 2^11
+    ]
     low, high = ZEROS, ZEROS
     for word in range(first_word, last_word):
         x = xs + 4 * word
@@ -91,10 +99,7 @@ def product_asm(dtype, tokens, first_word, last_word):
         ]
         low, high = "l0, l1, l2, l3", "h0, h1, h2, h3"
     kept = (0, 2) if tokens == 1 else (0, 1, 2, 3)
-    unit = (
-        "0f3D800000" if dtype == "fp16" else "0f3F800000"
-    )  # upper nibbles count 16 of the lower ones' units
-    lines += [f"fma.rn.f32 ${out}, h{i}, {unit}, l{i};" for out, i in enumerate(kept)]
+    lines += [f"add.f32 ${out}, h{i}, l{i};" for out, i in enumerate(kept)]
     return "{\n" + "\n".join(lines) + "\n}"
 
 
@@ -104,7 +109,7 @@ def x_sum_asm(dtype, tokens, first_word, last_word):
     outputs = 1 if tokens == 1 else 2
     lines = [
         ".reg .b32 e; .reg .f32 l<4>, h<4>;",
-        f"mov.b32 e, {'0x00010001' if dtype == 'fp16' else '0x3F803F80'};",
+        f"mov.b32 e, {'0x18001800' if dtype == 'fp16' else '0x3F803F80'};",
     ]
     low, high = ZEROS, ZEROS
     for word in range(first_word, last_word):

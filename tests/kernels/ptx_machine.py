@@ -46,6 +46,15 @@ def _larger_halves(a: Any, b: Any, infinity: int) -> Any:
     return result
 
 
+def _half_products(a: Any, b: Any) -> Any:
+    """Products of each half as fp16."""
+    result = np.uint32(0)
+    for shift in np.array([0, 16], dtype=np.uint32):
+        one, other = (_lower_half(word >> shift).astype(np.uint16).view(np.float16) for word in (a, b))
+        result = result | (one * other).view(np.uint16).astype(np.uint32) << shift
+    return result
+
+
 def _warp_max(a: Any, lanes: Any) -> Any:
     assert (lanes == 0xFFFFFFFF).all()
     return a.astype(np.int32).max(axis=1, keepdims=True).astype(np.uint32)
@@ -69,6 +78,7 @@ INSTRUCTIONS: dict[str, Callable[..., Any]] = {
     "setp.lt.u32": lambda a, b: a < b,
     "selp.f32": lambda a, b, p: np.where(p, a, b),
     "add.f32": lambda a, b: a + b,
+    "mul.rn.f16x2": _half_products,
     "abs.f16x2": lambda a: a & np.uint32(0x7FFF7FFF),
     "abs.bf16x2": lambda a: a & np.uint32(0x7FFF7FFF),
     "max.NaN.f16x2": lambda a, b: _larger_halves(a, b, 0x7C00),
