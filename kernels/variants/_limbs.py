@@ -12,7 +12,8 @@ so 16 y = sum (a + 16 b) x_b + sum a (16 x_a - x_b): one instruction per eight c
 The activations of a warp become integers of a common unit, 2^-22 of the power of two above their largest: an fp16 or
 bf16 number as large as that keeps all its bits, and the error of the others is that of an fp32 sum. x_b and
 16 x_a - x_b (28 bits) fall into four signed bytes, *limbs*; the eight columns of an mma that a single token leaves idle
-take them. Sums of bytes are exact in int32. The zero point of symmetric codes comes off in the same integers: the sums
+take them. Sums of bytes are exact in int32. (A bf16 token whose largest activations are below 2^-101 loses bits: the
+unit would leave fp32.) The zero point of symmetric codes comes off in the same integers: the sums
 start at what the code 8 would give.
 
 Functions take and return tensors [THREADS], one element per thread.

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ptx_machine import LANES, Registers, run
+from ptx_machine import LANES, numbered, run
+from v4_cases import words_of
 
-from roofgap.kernels.formats.interleaved import Interleaved
-from roofgap.kernels.formats.weight import QuantizedWeight
 from roofgap.kernels.inputs import generator
 from roofgap.kernels.variants._fragments import (
     BF16_RAISED,
@@ -30,22 +29,10 @@ def raised(dtype: str) -> float:
     return 0.0 if dtype == "fp16" else float(BF16_RAISED.value)
 
 
-def words_of(codes: torch.Tensor) -> list[Any]:
-    """Codes [16 tiles, 128] as eight registers [tiles, 32]: four words of row r, four of row r + 8."""
-    weight = QuantizedWeight(codes=codes, scales=torch.ones(len(codes), 1), group_size=128)
-    words = Interleaved.pack(weight).codes.reshape(-1, 256).numpy().view(np.uint32)
-    return [words[:, (ROW + 8 * half) * 16 + QUARTER * 4 + u] for half in range(2) for u in range(4)]
-
-
 def pairs_of(x: torch.Tensor) -> list[Any]:
     """x [8, 128] as sixteen registers [1, 32]: four times four pairs of token r."""
     pairs = x.view(torch.int32).numpy().view(np.uint32)  # [8, 64]
     return [pairs[ROW, 16 * u + 4 * QUARTER + j][None] for u in range(4) for j in range(4)]
-
-
-def numbered(values: list[Any], first: int) -> Registers:
-    """Operands from ``$first`` on."""
-    return {f"${first + i}": value for i, value in enumerate(values)}
 
 
 @pytest.mark.parametrize("tokens", [1, 8])

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from ptx_machine import LANES, numbered, run
+from v4_cases import words_of
 
-from roofgap.kernels.formats.interleaved import Interleaved
-from roofgap.kernels.formats.weight import DTYPES, QuantizedWeight
+from roofgap.kernels.formats.weight import DTYPES
 from roofgap.kernels.inputs import generator
 from roofgap.kernels.variants._limbs import byte_product_asm, code_sum_asm, largest_asm, limbs_asm
 from roofgap.shapes.problem import XDtype
@@ -26,13 +26,6 @@ MOST = (1 << 22) - 1
 def drawn(low: int, high: int, shape: tuple[int, ...], seed: int = 0) -> Any:
     """Random int64, both ends included."""
     return np.random.default_rng(seed).integers(low, high, shape, endpoint=True)
-
-
-def words_of(codes: torch.Tensor) -> list[Any]:
-    """Codes [16 tiles, 128] as eight registers [tiles, 32]: four words of row r, four of row r + 8."""
-    weight = QuantizedWeight(codes=codes, scales=torch.ones(len(codes), 1), group_size=128)
-    packed = Interleaved.pack(weight).codes.reshape(-1, 256).numpy().view(np.uint32)
-    return [packed[:, (ROW + 8 * half) * 16 + QUARTER * 4 + u] for half in range(2) for u in range(4)]
 
 
 def words(signed_bytes: Any) -> Any:

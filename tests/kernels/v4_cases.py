@@ -5,11 +5,14 @@ be written.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 from kernel_cases import DEVICE
 
 from roofgap.kernels.formats.interleaved import Interleaved
+from roofgap.kernels.formats.weight import QuantizedWeight
 from roofgap.kernels.inputs import generator, operands, random_bias, random_weight, random_x
 from roofgap.kernels.ops import run_plan
 from roofgap.kernels.reference import Reference, gated, reference
@@ -31,6 +34,14 @@ def amid_poison(tensor: torch.Tensor, offset: int = 0) -> torch.Tensor:
     around = torch.full((tensor.numel() + 2 * MARGIN,), poison, dtype=tensor.dtype, device=tensor.device)
     inside = around[MARGIN + offset : MARGIN + offset + tensor.numel()].view(tensor.shape)
     return inside.copy_(tensor)
+
+
+def words_of(codes: torch.Tensor) -> list[Any]:
+    """Codes [16 tiles, 128] as eight registers [tiles, 32]: four words of row r, four of row r + 8."""
+    weight = QuantizedWeight(codes=codes, scales=torch.ones(len(codes), 1), group_size=128)
+    packed = Interleaved.pack(weight).codes.reshape(-1, 256).numpy().view(np.uint32)
+    rows, quarters = np.arange(32) // 4, np.arange(32) % 4
+    return [packed[:, (rows + 8 * half) * 16 + quarters * 4 + u] for half in range(2) for u in range(4)]
 
 
 class Product:
