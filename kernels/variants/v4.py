@@ -157,6 +157,8 @@ class V4(Variant):
             return f"{config.tiles} tiles per warp would spill with {config.num_warps} warps"
         if config.tiles > 2 and problem.zero_mode != "sym" and parts_of.fn(device_group(problem)) > 1:
             return f"{config.tiles} tiles per warp would spill with zeros of groups of {problem.group}"
+        if config.tiles > 2 and problem.zero_mode == "offset" and problem.m > 1:
+            return f"{config.tiles} tiles per warp would spill with offsets of {problem.m} tokens"
         shared = _shared_bytes(problem, config)
         if shared > STATIC_SHARED:
             return f"{config.num_stages} stages of {config.num_warps} warps take {shared} of {STATIC_SHARED} bytes"
