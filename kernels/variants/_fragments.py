@@ -4,7 +4,7 @@ The layout ``interleaved`` and the loads of v4 hand every lane the operands of `
 Fragments for mma.m16n8k16") as they lie in memory: lane 4 r + c holds words of rows r and r + 8, activations of token
 r, and gets the sums of rows r and r + 8 for tokens 2 c and 2 c + 1. No shuffle, no conversion.
 
-A code becomes a float with a mask and nothing else:
+A code becomes a float with a mask and at most one exact multiplication:
 
 - fp16: the bits ``w & 0x000F000F`` *are* two numbers q 2^-24 (subnormal), ``w & 0x00F000F0`` are q 2^-20; an exact
   multiplication makes both q 2^-9. It is there for the tensor cores, which would take subnormals at full speed, but

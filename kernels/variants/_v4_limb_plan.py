@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from roofgap.kernels.formats.interleaved import BLOCK_K, TILE_ROWS
-from roofgap.kernels.ints import cdiv
+from roofgap.kernels.ints import cdiv, next_power_of_2
 from roofgap.kernels.step import Launch
 from roofgap.kernels.variant import Limits, Operands
 from roofgap.kernels.variants._kpacked import device_group
@@ -20,22 +20,17 @@ MANY_TILES = 12
 """Tiles per SM from which a program takes two: measured on an H200, fewer finish sooner one by one."""
 
 
-def refuse_problem(problem: Problem, limits: Limits) -> str | None:
-    """Why the limb kernel cannot serve a problem, whatever the config."""
+def refuse_limbs(problem: Problem, config: V4Config, limits: Limits) -> str | None:
+    """Why the limb kernel cannot serve a problem, or a config of it is no use."""
+    c, blocks = config, _blocks(problem, config)
     if limits.warp_size != 32:
         return "decode=limbs needs warps of 32 lanes; use decode=portable"
     if problem.m != 1:
         return f"decode=limbs is for one token, not {problem.m}; use decode=mma"
     if parts_of.fn(device_group(problem)) > 1:
         return f"decode=limbs needs groups of a multiple of {BLOCK_K}, not {problem.group}; use decode=mma"
-    return None
-
-
-def refuse_limbs(problem: Problem, config: V4Config, limits: Limits) -> str | None:
-    """Why a config of the limb kernel is no use."""
-    c, blocks = config, _blocks(problem, config)
-    if refusal := refuse_problem(problem, limits):
-        return refusal
+    if c.num_warps > next_power_of_2(cdiv(problem.k, BLOCK_K)):
+        return f"{c.num_warps} warps are more than K={problem.k} can fill"
     if c.warps_n > 1 or c.split_k > 1 or c.ahead or c.unroll > 1:
         return "decode=limbs has all warps along K, one split, no ahead and no unroll"
     if blocks > MOST_BLOCKS:

@@ -11,8 +11,9 @@ many. Unpacking with shifts and conversions costs 7, packed fp16 arithmetic abou
 
 - ``decode=limbs`` (``_v4_limb_kernel.py``, ``_limbs.py``): one token, K up to about 3,700, groups of a multiple of
   128. A word of eight codes is an operand of 8-bit tensor cores as it is; activations become integers once.
-- ``decode=mma`` (``_v4_kernel.py``, ``_fragments.py``): up to eight tokens, any K. A mask makes two codes two
-  (subnormal) fp16 numbers, and one ``mma.m16n8k16`` per 256 weights multiplies and adds them in fp32.
+- ``decode=mma`` (``_v4_kernel.py``, ``_fragments.py``): up to eight tokens, any K. A mask and an exact
+  multiplication make two codes two fp16 numbers, and one ``mma.m16n8k16`` per 256 weights adds their products in
+  fp32.
 
 Warps lie along K, each copies blocks of 128 k ahead into shared memory of its own (``_staging.py``), and they add up in
 shared memory, once. A non-finite activation makes every output of its token NaN. ``_exact.py`` is the portable kernel:
@@ -114,16 +115,13 @@ class V4(Variant):
             return f"num_stages={c.num_stages} must be at least 1"
         if c.decode not in ("limbs", "mma", "portable"):
             return f"decode={c.decode!r} must be limbs, mma or portable"
-        if c.decode == "limbs" and (refusal := refuse_limbs(problem, c, limits)):
-            return refusal
         if c.warps_n > c.num_warps and c.decode == "mma":
             return f"warps_n={c.warps_n} is more than the {c.num_warps} warps"
         tiles = cdiv(problem.n, TILE_ROWS)
         if c.tiles * c.warps_n > next_power_of_2(tiles):
             return f"{c.tiles * c.warps_n} tiles of 16 rows are more than N={problem.n} can fill"
         if c.decode == "limbs":
-            idle = c.num_warps > next_power_of_2(cdiv(problem.k, BLOCK_K))
-            return f"{c.num_warps} warps are more than K={problem.k} can fill" if idle else None
+            return refuse_limbs(problem, c, limits)
         refusal = (
             self._refuse_portable(c, limits)
             if c.decode == "portable"
