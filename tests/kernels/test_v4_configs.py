@@ -117,6 +117,8 @@ def test_many_tiles_want_few_zeros() -> None:
         ("decode=limbs,num_warps=4,num_stages=3,ahead=4", "no ahead"),
         ("decode=limbs,num_warps=1,num_stages=12", "12 blocks of K=1536 per warp"),
         ("decode=limbs,num_warps=4,num_stages=9,tiles=16", "of 49152 bytes"),
+        ("decode=limbs,num_warps=32,num_stages=1", "more than K=1536 can fill"),
+        ("decode=limbs,num_warps=4,num_stages=3,tiles=17", "more than N=256"),
         ("decode=portable,tiles=2", "warps_n alone"),
         ("decode=portable,num_stages=2", "does not pipeline"),
         ("decode=portable,num_warps=16", "without work"),

@@ -75,7 +75,8 @@ def test_ragged_shapes(n: int, k: int, mode: ZeroMode) -> None:
             400,
         ),  # more tiles than are under way, a block less for a warp
         ("num_warps=2,num_stages=1,tiles=4", 100, 256),  # one tile at a time
-        ("num_warps=4,num_stages=1", 20, 400),  # a warp without a block
+        ("num_warps=4,num_stages=1", 20, 300),  # a warp without a block
+        ("num_warps=2,num_stages=2", 32, 384),  # whole blocks, one less for a warp
         ("num_warps=1,num_stages=8", 16, 1024),
     ],
 )
