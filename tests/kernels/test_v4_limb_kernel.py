@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from kernel_cases import DEVICE
-from v4_cases import V4, Product, amid_poison
+from v4_cases import V4, Product, amid_poison, in_turns
 
 from roofgap.kernels.formats.interleaved import Interleaved
 from roofgap.kernels.formats.weight import DTYPES, QuantizedWeight
@@ -123,7 +123,7 @@ def test_every_magnitude_is_exact(exponent: int) -> None:
         codes=codes, scales=torch.full((64, 1), 2.0, device=DEVICE).half(), group_size=128
     )
     packed = Interleaved.pack(weight)
-    for place in range(0, 128, 17):
+    for place in range(0, 128, 1 if DEVICE.type == "cuda" else 41):
         x = torch.zeros((1, 128), dtype=torch.float16, device=DEVICE)
         x[0, place] = 2.0**exponent
         y = torch.full((1, 64), float("nan"), dtype=torch.float16, device=DEVICE)
@@ -136,8 +136,8 @@ def test_every_magnitude_is_exact(exponent: int) -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_an_activation_that_is_not_finite(value: float) -> None:
-    for dtype in TYPES:
-        for mode in MODES:
+    for turn, mode in enumerate(MODES):
+        for dtype in in_turns(TYPES, turn + (value > 0)):
             case = Product(Problem(n=32, k=512, x_dtype=dtype, zero_mode=mode))
             case.x[0, 77] = value
             config = limbs("num_warps=2,num_stages=2")

@@ -4,8 +4,9 @@ be written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from roofgap.kernels.variant import Operands
 from roofgap.kernels.variants._v4_config import V4Config
 from roofgap.shapes.problem import Problem
 
+T = TypeVar("T")
 V4 = get_variant("v4")
 MARGIN = 256
 """Elements before and after; more than a tile's scales."""
@@ -34,6 +36,11 @@ def amid_poison(tensor: torch.Tensor, offset: int = 0) -> torch.Tensor:
     around = torch.full((tensor.numel() + 2 * MARGIN,), poison, dtype=tensor.dtype, device=tensor.device)
     inside = around[MARGIN + offset : MARGIN + offset + tensor.numel()].view(tensor.shape)
     return inside.copy_(tensor)
+
+
+def in_turns(options: Sequence[T], turn: int) -> Sequence[T]:
+    """All of them on a GPU; in the interpreter, which is slow, the ``turn``-th one (counted around)."""
+    return options if DEVICE.type == "cuda" else [options[turn % len(options)]]
 
 
 def words_of(codes: torch.Tensor) -> list[Any]:
