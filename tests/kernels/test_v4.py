@@ -66,32 +66,36 @@ def test_ragged_shapes(n: int, k: int, mode: ZeroMode, m: int, group: int) -> No
     Product(Problem(n=n, k=k, m=m, group_size=group, zero_mode=mode)).check(V4Config(num_warps=1))
 
 
-@pytest.mark.parametrize(
-    ("config", "n", "k"),
-    [
-        ("num_warps=1,tiles=2,num_stages=3", 32, 512),
-        ("num_warps=4,tiles=4", 80, 512),
-        ("num_warps=2,warps_n=2", 40, 200),
-        ("num_warps=8,warps_n=2,tiles=2", 128, 1024),
-        ("num_warps=4,warps_n=4,num_stages=3", 100, 520),
-        ("num_warps=8", 32, 1024),
-        ("num_warps=2,num_stages=2,ahead=4", 32, 1536),
-        ("num_warps=1,tiles=2,split_k=2", 33, 400),
-        ("num_warps=2,split_k=3,num_stages=2", 48, 1536),
-        ("num_warps=2,split_k=2,warps_n=2,num_stages=2", 48, 904),
-    ],
-)
-@pytest.mark.parametrize(
-    ("m", "mode", "dtype"), [(1, "asym", "fp16"), (5, "offset", "bf16"), (8, "sym", "fp16")]
-)
-def test_configs(config: str, n: int, k: int, m: int, mode: ZeroMode, dtype: XDtype) -> None:
+CONFIGS = [
+    ("num_warps=1,tiles=2,num_stages=3", 32, 512),
+    ("num_warps=4,tiles=4", 80, 512),
+    ("num_warps=2,warps_n=2", 40, 200),
+    ("num_warps=8,warps_n=2,tiles=2", 128, 1024),
+    ("num_warps=4,warps_n=4,num_stages=3", 100, 520),
+    ("num_warps=8", 32, 1024),
+    ("num_warps=2,num_stages=2,ahead=4", 32, 1536),
+    ("num_warps=1,tiles=2,split_k=2", 33, 400),
+    ("num_warps=2,split_k=3,num_stages=2", 48, 1536),
+    ("num_warps=2,split_k=2,warps_n=2,num_stages=2", 48, 904),
+]
+PROBLEMS: list[tuple[int, ZeroMode, XDtype]] = [
+    (1, "asym", "fp16"),
+    (5, "offset", "bf16"),
+    (8, "sym", "fp16"),
+]
+
+
+@pytest.mark.parametrize("turn", range(len(CONFIGS)), ids=[config for config, _, _ in CONFIGS])
+def test_configs(turn: int) -> None:
+    config, n, k = CONFIGS[turn]
     chosen = V4Config.parse(config)
     group = 64 if chosen.tiles < 4 else 128
-    if chosen.tiles == 4 and mode == "offset":
-        mode = "asym"  # four tiles and the offsets of several tokens would spill
-    problem = Problem(n=n, k=k, m=m, group_size=group, zero_mode=mode, x_dtype=dtype)
-    assert V4.is_valid(problem, chosen) is None
-    Product(problem).check(chosen)
+    for m, mode, dtype in in_turns(PROBLEMS, turn):
+        # Four tiles and the offsets of several tokens would spill.
+        zero_mode: ZeroMode = "asym" if chosen.tiles == 4 and mode == "offset" else mode
+        problem = Problem(n=n, k=k, m=m, group_size=group, zero_mode=zero_mode, x_dtype=dtype)
+        assert V4.is_valid(problem, chosen) is None
+        Product(problem).check(chosen)
 
 
 @pytest.mark.parametrize("m", range(1, 9))
