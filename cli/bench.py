@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from roofgap.tuning.measure.bench import Contender
     from roofgap.tuning.measure.cuda import CudaDevice
 
-_MODES = {"cold": "cold-graph", "warm": "warm-graph", "eager": "eager"}
+_MODES = {"cold": "cold-graph", "chained": "chained-graph", "warm": "warm-graph", "eager": "eager"}
 
 
 def bench(
@@ -42,6 +42,10 @@ def bench(
         bool, typer.Option("--bias", help="Add a bias of N values (a manifest knows by itself).")
     ] = False,
     cold: Annotated[bool, typer.Option("--cold", help="CUDA graph, L2 cold (the default).")] = False,
+    chained: Annotated[
+        bool,
+        typer.Option("--chained", help="As --cold, with programmatic dependent launches (sm_90 on)."),
+    ] = False,
     warm: Annotated[
         bool, typer.Option("--warm", help="CUDA graph, the same weight again and again.")
     ] = False,
@@ -59,7 +63,8 @@ def bench(
     ] = False,
 ) -> None:
     """Check kernels against an fp64 reference, then time them: us, roof and attainable gap. Tunes nothing."""
-    chosen = [name for name, given in (("cold", cold), ("warm", warm), ("eager", eager)) if given] or ["cold"]
+    asked = {"cold": cold, "chained": chained, "warm": warm, "eager": eager}
+    chosen = [name for name, given in asked.items() if given] or ["cold"]
     if len(chosen) > 1:
         raise RoofgapError(
             " ".join(f"--{name}" for name in chosen), "exclude one another", "choose one of them"
@@ -68,6 +73,7 @@ def bench(
         raise RoofgapError(f"baseline {baseline!r}", "must be torch or none", "use one of them")
     problems = _problems(target, m, group_size=group_size, x_dtype=dtype, zero_mode=zero_mode, bias=bias)
     from roofgap.kernels.registry import VARIANTS, get_variant
+    from roofgap.kernels.step import require_dependent
     from roofgap.tuning.measure.bandwidth import open_device
     from roofgap.tuning.measure.cuda import CudaDevice
     from roofgap.tuning.measure.policy import MeasurePolicy
@@ -89,10 +95,12 @@ def bench(
 
     with reported():
         device = open_device()
+        if policy.is_chained:
+            require_dependent(device.name)
         ceilings = Ceilings.of(device, policy)
     rows = []
     for role, problem in problems:
-        contenders = _contenders(device, problem, variants, configs, baseline)
+        contenders = _contenders(device, problem, variants, configs, baseline, chained=chained)
         found = run(Workload(problem, device, seed), contenders, policy, ceilings)
         rows += [{"matrix": role, **row} for row in found]
         if not as_json:
@@ -149,7 +157,12 @@ def _configs(variants: list[Variant], texts: list[str]) -> list[KernelConfig]:
 
 
 def _pairs(
-    device: CudaDevice, problem: Problem, variants: list[Variant], configs: list[KernelConfig]
+    device: CudaDevice,
+    problem: Problem,
+    variants: list[Variant],
+    configs: list[KernelConfig],
+    *,
+    chained: bool = False,
 ) -> list[tuple[Variant, KernelConfig]]:
     """Each variant with the given configs (invalid ones are refused), else its winner, else its default."""
     from roofgap.kernels.ops import find_config, limits_of
@@ -159,7 +172,7 @@ def _pairs(
     limits = limits_of(device.torch_device)
     pairs: list[tuple[Variant, KernelConfig]] = []
     for variant in variants:
-        for config in configs or [find_config(variant, problem, device.torch_device)]:
+        for config in configs or [find_config(variant, problem, device.torch_device, chained)]:
             refusal = variant.is_valid(problem, config, limits) if configs else None
             if refusal is not None:
                 raise RoofgapError(f"{variant.name} {config.key}", refusal, "choose another config")
@@ -168,11 +181,18 @@ def _pairs(
 
 
 def _contenders(
-    device: CudaDevice, problem: Problem, variants: list[Variant], configs: list[KernelConfig], baseline: str
+    device: CudaDevice,
+    problem: Problem,
+    variants: list[Variant],
+    configs: list[KernelConfig],
+    baseline: str,
+    *,
+    chained: bool,
 ) -> list[Contender]:
     from roofgap.tuning.measure.bench import Contender
 
-    own = [Contender(variant, config) for variant, config in _pairs(device, problem, variants, configs)]
+    pairs = _pairs(device, problem, variants, configs, chained=chained)
+    own = [Contender(variant, config) for variant, config in pairs]
     return [*own, Contender(None, None)] if baseline == "torch" else own
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,11 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from roofgap.tuning.peers.compare import Row
+    from roofgap.tuning.results import ResultFile
 
 
 def compare(
     target: Annotated[
-        str, typer.Argument(metavar="SHAPE|MANIFEST", help="NxK, or a manifest by name or file.")
+        str,
+        typer.Argument(
+            metavar="SHAPE|MANIFEST", help="NxK, or a manifest by name or file; several joined by commas."
+        ),
     ],
     *,
     variant: Annotated[str, typer.Option(help="Own kernels, joined by commas.")] = "v3,v4",
@@ -50,6 +53,13 @@ def compare(
             help="Marlin: a shared library, a folder of them, unpacked sources, or a package.",
         ),
     ] = None,
+    chained: Annotated[
+        bool,
+        typer.Option(
+            "--chained",
+            help="Kernels that can as programmatic dependent launches (sm_90 on), as in decoding.",
+        ),
+    ] = False,
     gpu: Annotated[int, typer.Option(help="CUDA index.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the random operands.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds one contender may take on a problem.")] = 600.0,
@@ -68,6 +78,7 @@ def compare(
         raise RoofgapError("--resume", "needs the file to resume from", "name it with --out")
     from roofgap.kernels.registry import get_variant
     from roofgap.tuning.gpu_session import require_gpu
+    from roofgap.tuning.measure.policy import CHAINED, COLD
     from roofgap.tuning.peers import rows as merging
     from roofgap.tuning.peers import worker as workers
     from roofgap.tuning.peers.compare import CompareSettings, tasks_of
@@ -76,7 +87,7 @@ def compare(
 
     fields: dict[str, Any] = {"group_size": group_size, "x_dtype": dtype, "zero_mode": zero_mode}
     problems = problems_of(target, m, **fields)
-    if include_fused and not re.fullmatch(r"\d+x\d+", target):
+    if include_fused:
         problems += problems_of(target, m, fused=True, **fields)
     settings = CompareSettings(
         variants=tuple(get_variant(name.strip()).name for name in variant.split(",")),
@@ -89,15 +100,14 @@ def compare(
         ),
         seed=seed,
         gpu=gpu,
+        policy=CHAINED if chained else COLD,
     )
     held = read_results(out) if resume and out is not None and out.exists() else None
     require_gpu([gpu])
     worker = workers.Worker(settings, timeout)
     try:
         hello = worker.hello()
-        if held is not None and held.gpu != hello.gpu:
-            raise RoofgapError(f"{out}: {held.gpu}", f"is not this GPU ({hello.gpu})", "name another --out")
-        rows: list[Row] = [dict(row) for row in held.rows] if held else []
+        rows: list[Row] = [] if held is None else _held(held, str(out), hello.gpu, settings.policy.key)
         keys = set()
         for task in tasks_of(problems):
             keys.add(task.problem.key)
@@ -121,6 +131,22 @@ def compare(
     own = [row for row in asked if row["variant"] in settings.variants]
     if not own or any(row["status"] not in ("ok", "unsupported") for row in own):
         raise typer.Exit(1)
+
+
+def _held(held: ResultFile, out: str, gpu: str, policy: str) -> list[Row]:
+    """The rows to go on from.
+
+    Raises:
+        RoofgapError: they are of another GPU or were measured otherwise.
+    """
+    if held.gpu != gpu:
+        raise RoofgapError(f"{out}: {held.gpu}", f"is not this GPU ({gpu})", "name another --out")
+    others = {str(row["policy"]) for row in held.rows if "policy" in row} - {policy}
+    if others:
+        raise RoofgapError(
+            f"{out}: {', '.join(sorted(others))}", f"was not measured under {policy}", "name another --out"
+        )
+    return [dict(row) for row in held.rows]
 
 
 def _say(rows: Sequence[Row]) -> None:

@@ -14,11 +14,17 @@ if TYPE_CHECKING:
 def problems_of(
     target: str, m: str, *, fused: bool = False, bias: bool = False, **fields: Any
 ) -> list[Problem]:
-    """Distinct problems of a shape ``NxK`` or a manifest, for each M in turn.
+    """Distinct problems of shapes ``NxK`` and manifests joined by commas, for each M in turn.
 
     Raises:
         RoofgapError: neither a shape nor a manifest, or a field outside its rule.
     """
+    if "," in target:
+        names = [name.strip() for name in target.split(",")]
+        found = (
+            problem for name in names for problem in problems_of(name, m, fused=fused, bias=bias, **fields)
+        )
+        return list(dict.fromkeys(found))
     from roofgap.shapes.manifest import load_manifest
     from roofgap.shapes.problem import Problem
 

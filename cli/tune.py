@@ -19,6 +19,7 @@ from roofgap.shapes.errors import RoofgapError
 if TYPE_CHECKING:
     from roofgap.kernels.variant import Variant
     from roofgap.shapes.problem import Problem
+    from roofgap.tuning.measure.policy import MeasurePolicy
     from roofgap.tuning.outcome import Outcome
     from roofgap.tuning.runner import Runner
     from roofgap.tuning.tune import Published, TuneRequest
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
 def tune(
     target: Annotated[
-        str | None, typer.Argument(metavar="SHAPE|MANIFEST", help="NxK, or a manifest by name or file.")
+        str | None,
+        typer.Argument(
+            metavar="SHAPE|MANIFEST", help="NxK, or a manifest by name or file; several joined by commas."
+        ),
     ] = None,
     *,
     variant: Annotated[str | None, typer.Option(help="Kernel variant to tune.")] = None,
@@ -46,6 +50,13 @@ def tune(
         ),
     ] = "racing",
     budget: Annotated[str, typer.Option(help="quick, default, exhaustive, or a time like 120s.")] = "default",
+    chained: Annotated[
+        bool,
+        typer.Option(
+            "--chained",
+            help="For programmatic dependent launches (sm_90 on): winners of their own, which decoding then uses.",
+        ),
+    ] = False,
     gpus: Annotated[str, typer.Option(help="CUDA indices, joined by commas; a problem stays on one.")] = "0",
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
     run: Annotated[str | None, typer.Option(help="Name of the run. Default: date, variant, target.")] = None,
@@ -83,20 +94,19 @@ def tune(
     from roofgap.tuning.audit import audit
     from roofgap.tuning.budget import parse_budget
     from roofgap.tuning.gpu_session import make_request, open_gpus, require_gpu
-    from roofgap.tuning.measure.policy import MeasurePolicy
+    from roofgap.tuning.measure.policy import CHAINED, COLD
     from roofgap.tuning.sweep import record
     from roofgap.tuning.tune import JOURNALS, run_path
 
-    strategies = _strategies(strategy)
-    if record_sweep is not None and "exhaustive" not in strategies:
-        strategies = ["exhaustive"]
+    strategies = _strategies(strategy, recorded=record_sweep is not None)
     indices = numbers_of("gpus", gpus, least=0)
     require_gpu(indices)
     if resume is not None:
-        variant, problems, strategies, budget, seed = _stored(run_path(JOURNALS, resume))
+        variant, problems, strategies, budget, seed, policy = _stored(run_path(JOURNALS, resume))
     else:
         fields = {"group_size": group_size, "x_dtype": dtype, "zero_mode": zero_mode}
         problems = problems_of(str(target), m, fused=fused, bias=bias, **fields)
+        policy = CHAINED if chained else COLD
     kernel = get_variant(str(variant))
     name = resume or run or _run_name(kernel, str(target))
     path = run_path(JOURNALS, name)
@@ -107,8 +117,8 @@ def tune(
     problems = [problem for problem in problems if _supported(kernel, problem)]
     folder = (winners or winners_store.writable_folder()) if publish else None
     limits = parse_budget(budget)
-    with open_gpus(indices, limits, policy=MeasurePolicy(), seed=seed, probe=probe) as (hello, runners):
-        request = make_request(kernel, problems, hello, strategies[0], limits, seed=seed)
+    with open_gpus(indices, limits, policy=policy, seed=seed, probe=probe) as (hello, runners):
+        request = make_request(kernel, problems, hello, strategies[0], limits, seed=seed, policy=policy)
         results = _run(request, runners, path, folder)
         swept = (path, request, results)
         audited: list[dict[str, Any]] = []
@@ -148,8 +158,8 @@ def _run_name(variant: Variant, target: str) -> str:
     return f"{datetime.now():%Y%m%d-%H%M%S}-{variant.name}-{Path(target).name.removesuffix('.json')}"
 
 
-def _strategies(text: str) -> list[str]:
-    """One or two names.
+def _strategies(text: str, *, recorded: bool) -> list[str]:
+    """One or two names; a sweep can only be recorded by exhaustive search.
 
     Raises:
         RoofgapError: another number, or an unknown one.
@@ -161,17 +171,18 @@ def _strategies(text: str) -> list[str]:
         get_strategy(name)
     if len(names) > 2:
         raise RoofgapError(f"--strategy {text}", "must name one or two", "compare more of them with --replay")
-    return names
+    return ["exhaustive"] if recorded and "exhaustive" not in names else names
 
 
-def _stored(path: Path) -> tuple[str, list[Problem], list[str], str, int]:
-    """Variant, problems, strategy, budget and seed of a journal."""
+def _stored(path: Path) -> tuple[str, list[Problem], list[str], str, int, MeasurePolicy]:
+    """Variant, problems, strategy, budget, seed and policy of a journal."""
     from roofgap.shapes.problem import Problem
+    from roofgap.tuning.measure.policy import policy_of
     from roofgap.tuning.tune import stored_header
 
     header = stored_header(path)
     problems = [Problem(**fields) for fields in header.shapes]
-    return header.variant, problems, [header.strategy], header.budget, header.seed
+    return header.variant, problems, [header.strategy], header.budget, header.seed, policy_of(header.policy)
 
 
 def _supported(variant: Variant, problem: Problem) -> bool:

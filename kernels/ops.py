@@ -16,6 +16,7 @@ from roofgap.kernels.config import KernelConfig
 from roofgap.kernels.formats.layout import PackedWeight
 from roofgap.kernels.operand_checks import AFTERWARDS, check, check_epilogue, problem_of
 from roofgap.kernels.registry import VARIANTS, get_variant
+from roofgap.kernels.step import launches_depend
 from roofgap.kernels.variant import Limits, Operands, Variant
 from roofgap.shapes.errors import RoofgapError
 from roofgap.shapes.problem import Problem, ZeroMode
@@ -25,7 +26,7 @@ _LAUNCH = "int group_size, str zero_mode, str config) -> Tensor"
 SCHEMA = _TENSORS + _LAUNCH
 FUSED_SCHEMA = f"{_TENSORS}Tensor? residual, bool swiglu, {_LAUNCH}"
 
-ConfigLookup = Callable[[Variant, Problem, torch.device], KernelConfig | None]
+ConfigLookup = Callable[[Variant, Problem, torch.device, bool], KernelConfig | None]
 
 _lookup: ConfigLookup | None = None
 _ops: dict[str, tuple[Variant, Any]] = {}
@@ -34,19 +35,25 @@ _ops: dict[str, tuple[Variant, Any]] = {}
 def set_config_lookup(lookup: ConfigLookup | None) -> None:
     """Installs what an op asks for a config when it is called with an empty one (the tuner installs its winners).
 
-    The lookup gets the variant, the problem and the device, and returns a config or None for the default. It runs once
-    per variant, problem and device; None uninstalls it.
+    The lookup gets the variant, the problem, the device and whether launches are dependent ones (``kernels.step``), and
+    returns a config or None for the default. It runs once for each of these; None uninstalls it.
     """
     global _lookup  # noqa: PLW0603 - one process-wide hook, as torch's own
     _lookup = lookup
-    find_config.cache_clear()
+    _found.cache_clear()
+
+
+def find_config(
+    variant: Variant, problem: Problem, device: torch.device, chained: bool = False
+) -> KernelConfig:
+    """The config an op runs when its caller names none: the installed lookup's, else the default."""
+    return _found(variant, problem, device, chained)
 
 
 @lru_cache(maxsize=4096)
-def find_config(variant: Variant, problem: Problem, device: torch.device) -> KernelConfig:
-    """The config an op runs when its caller names none: the installed lookup's, else the default."""
+def _found(variant: Variant, problem: Problem, device: torch.device, chained: bool) -> KernelConfig:
     if _lookup is not None:
-        found = _lookup(variant, problem, device)
+        found = _lookup(variant, problem, device, chained)
         if found is not None:
             return found
     return variant.default_config(problem, limits_of(device))
@@ -184,7 +191,7 @@ def _compute(
                 f"config {config} at {problem.key}", refusal, "choose others, or none for the default"
             )
     else:
-        chosen = find_config(variant, problem, x.device)
+        chosen = find_config(variant, problem, x.device, x.is_cuda and launches_depend())
     operands = Operands(
         x=rows_of(x),
         codes=codes,

@@ -23,6 +23,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from roofgap.shapes.errors import RoofgapError
+
 LEAST_PDL_ARCH = 90
 
 _dependent: ContextVar[bool] = ContextVar("dependent_launches", default=False)
@@ -64,7 +66,7 @@ class Launch:
 
     def run(self) -> None:
         """Launches on the current device and stream, as a dependent launch inside ``dependent_launches``."""
-        depends = _dependent.get() and self.can_depend and _device_can_depend()
+        depends = launches_depend() and self.can_depend
         launch = self.dependent() if depends else self
         launch.kernel[launch.grid](
             **launch.args, num_warps=launch.num_warps, num_stages=launch.num_stages, **launch.options
@@ -100,6 +102,25 @@ class TorchStep:
 
 
 Step = Launch | TorchStep
+
+
+def launches_depend() -> bool:
+    """Whether a launch made now is a dependent one, if its kernel can be."""
+    return _dependent.get() and _device_can_depend()
+
+
+def require_dependent(device_name: str) -> None:
+    """Refuses a device without programmatic dependent launch.
+
+    Raises:
+        RoofgapError: the current device, by this name, is older than sm_90 or not NVIDIA's.
+    """
+    if not _device_can_depend():
+        raise RoofgapError(
+            f"chained launches on {device_name}",
+            f"need programmatic dependent launch, which NVIDIA GPUs have from sm_{LEAST_PDL_ARCH} on",
+            "measure ordinary launches: leave --chained out",
+        )
 
 
 def _device_can_depend() -> bool:

@@ -60,12 +60,19 @@ class CompileFarm:
         workers: processes at most; by default all cores but two, which drive the device. Each starts when a config
             finds no idle one.
         timeout_s: seconds one config may take.
+        chained: compile kernels that can be programmatic dependent launches as such.
     """
 
     def __init__(
-        self, target: tuple[str, int | str, int], cache: Path, *, workers: int | None = None, timeout_s: float
+        self,
+        target: tuple[str, int | str, int],
+        cache: Path,
+        *,
+        workers: int | None = None,
+        timeout_s: float,
+        chained: bool = False,
     ) -> None:
-        self._timeout_s = timeout_s
+        self._timeout_s, self._chained = timeout_s, chained
         self._logs = Path(tempfile.mkdtemp(prefix="roofgap-compile-"))
         self._processes = Processes(
             workers or max(1, len(os.sched_getaffinity(0)) - 2),
@@ -79,7 +86,9 @@ class CompileFarm:
     ) -> Iterator[tuple[KernelConfig, Compiled]]:
         """Yields each config as soon as it is compiled or has failed to; what is not done is dropped at the end."""
         calls = [
-            self._processes.call(compile_config, variant, problem, config, timeout_s=self._timeout_s)
+            self._processes.call(
+                compile_config, variant, problem, config, self._chained, timeout_s=self._timeout_s
+            )
             for config in configs
         ]
         whose: dict[Future[Any], KernelConfig] = dict(zip(calls, configs, strict=True))
@@ -118,13 +127,17 @@ class CompileFarm:
         return f": {text[-EVIDENCE_CHARACTERS:]}" if text else ""
 
 
-def compile_config(variant: Variant, problem: Problem, config: KernelConfig) -> Compiled:
+def compile_config(
+    variant: Variant, problem: Problem, config: KernelConfig, chained: bool = False
+) -> Compiled:
     """Compiles every launch of a plan. Runs in a child; every exception becomes a status."""
     from roofgap.kernels.static.compile import plan_on_meta
 
     os.ftruncate(2, 0)
     try:
         launches, _, _ = plan_on_meta(variant, problem, config)
+        if chained:
+            launches = [launch.dependent() if launch.can_depend else launch for launch in launches]
     except Exception as error:
         return Compiled(status=Status.ERROR, evidence=describe(error))
     try:

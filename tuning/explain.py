@@ -5,7 +5,7 @@ from __future__ import annotations
 from roofgap.kernels.variant import Limits, Variant
 from roofgap.shapes.problem import Problem
 from roofgap.tuning import winners_store
-from roofgap.tuning.lookup import bucket, choose, identity_of
+from roofgap.tuning.lookup import bucket, choose, identity_of, tune_command
 from roofgap.tuning.winner import Winner
 
 
@@ -26,7 +26,7 @@ def explain(variant: Variant, problem: Problem, gpu: str, limits: Limits | None 
     choice = choose(variant, problem, gpu, limits=limits, strict=False)
     lines.append(f"config: {choice.config.key} ({choice.source})")
     if choice.winner is None:
-        return [*lines, f"  tune it: roofgap tune {problem.shape} --variant {variant.name} --m {problem.m}"]
+        return [*lines, f"  tune it: {tune_command(variant, problem)}"]
     if choice.m != problem.m:
         lines.append(f"  tuned at M={choice.m}, which serves M={choice.m // 2 + 1}..{choice.m}")
     lines += [f"  unvalidated: {note}" for note in choice.notes]

@@ -18,7 +18,7 @@ from roofgap.tuning.budget import Budget
 from roofgap.tuning.compile import CompileFarm
 from roofgap.tuning.environment import gpu_name, make_toolchain
 from roofgap.tuning.gpu_runner import GpuRunner, Worker, limits_of, lock_path
-from roofgap.tuning.measure.policy import MeasurePolicy
+from roofgap.tuning.measure.policy import COLD, MeasurePolicy
 from roofgap.tuning.storage import exclusive
 from roofgap.tuning.tune import TuneRequest
 from roofgap.tuning.worker import Hello, Settings
@@ -58,13 +58,22 @@ def open_gpus(
             )
             workers.append(worker)
             hellos.append(hello)
-        farm = CompileFarm(hellos[0].target, cache, timeout_s=budget.compile_timeout_s)
+        farm = CompileFarm(
+            hellos[0].target, cache, timeout_s=budget.compile_timeout_s, chained=policy.is_chained
+        )
         stack.callback(farm.close)
         yield hellos[0], [GpuRunner(worker, farm, budget, probe=probe) for worker in workers]
 
 
 def make_request(
-    variant: Variant, problems: Sequence[Problem], hello: Hello, strategy: str, budget: Budget, *, seed: int
+    variant: Variant,
+    problems: Sequence[Problem],
+    hello: Hello,
+    strategy: str,
+    budget: Budget,
+    *,
+    seed: int,
+    policy: MeasurePolicy = COLD,
 ) -> TuneRequest:
     """The request to tune problems on the GPU that a worker holds."""
     return TuneRequest(
@@ -78,6 +87,7 @@ def make_request(
         budget=budget,
         budget_text=budget.name,
         seed=seed,
+        policy=policy.key,
     )
 
 

@@ -15,6 +15,7 @@ from roofgap.kernels.variant import Limits, Variant
 from roofgap.shapes.errors import RoofgapError
 from roofgap.shapes.problem import Problem
 from roofgap.tuning import environment, winners_store
+from roofgap.tuning.measure.policy import CHAINED
 from roofgap.tuning.space import source_hash, space_hash
 from roofgap.tuning.winner import DEFAULT_POLICY, Identity, Provenance, Winner
 
@@ -100,16 +101,22 @@ def choose(
             raise RoofgapError(
                 f"winner {found.path}",
                 f"is unvalidated ({'; '.join(stale)})",
-                f"run `roofgap tune {problem.shape} --variant {variant.name} --m {m}` or unset {STRICT}",
+                f"run `{tune_command(variant, problem.with_m(m), policy)}` or unset {STRICT}",
             )
         return Choice(config, "unvalidated" if stale else "tuned", m, tuple(stale), found.winner)
     if strict:
         raise RoofgapError(
             f"{variant.name} {problem.key} on {gpu}",
             "is not tuned",
-            f"run `roofgap tune {problem.shape} --variant {variant.name} --m {problem.m}` or unset {STRICT}",
+            f"run `{tune_command(variant, problem, policy)}` or unset {STRICT}",
         )
     return Choice(variant.default_config(problem, limits), "default", problem.m, tuple(notes))
+
+
+def tune_command(variant: Variant, problem: Problem, policy: str = DEFAULT_POLICY) -> str:
+    """What to type for a winner."""
+    chained = " --chained" if policy == CHAINED.key else ""
+    return f"roofgap tune {problem.shape} --variant {variant.name} --m {problem.m}{chained}"
 
 
 def current_provenance(variant: Variant, problem: Problem) -> Provenance:
@@ -126,8 +133,22 @@ def current_provenance(variant: Variant, problem: Problem) -> Provenance:
     )
 
 
-def config_for(variant: Variant, problem: Problem, device: torch.device) -> KernelConfig | None:
-    """What the kernels ask, once per variant, problem and device: the tuned config, or None for the default.
+def choose_chained(variant: Variant, problem: Problem, gpu: str, *, limits: Limits | None = None) -> Choice:
+    """The config for dependent launches: the winner among them, else whatever serves ordinary ones.
+
+    Raises:
+        RoofgapError: as ``choose``; strict mode is content with a winner among ordinary launches.
+    """
+    found = choose(variant, problem, gpu, limits=limits, policy=CHAINED.key, strict=False)
+    policy = DEFAULT_POLICY if found.source == "default" else CHAINED.key
+    return choose(variant, problem, gpu, limits=limits, policy=policy)
+
+
+def config_for(
+    variant: Variant, problem: Problem, device: torch.device, chained: bool = False
+) -> KernelConfig | None:
+    """What the kernels ask, once per variant, problem, device and way of launching: the tuned config, or None for the
+    default.
 
     Logs an untuned problem, which therefore happens once as well.
 
@@ -139,7 +160,7 @@ def config_for(variant: Variant, problem: Problem, device: torch.device) -> Kern
     gpu = environment.current_gpu(device.index or 0) if device.type == "cuda" else None
     if gpu is None:
         return None
-    choice = choose(variant, problem, gpu, limits=limits_of(device))
+    choice = (choose_chained if chained else choose)(variant, problem, gpu, limits=limits_of(device))
     if choice.source != "default":
         return choice.config
     _log.warning("%s %s is not tuned on %s: using the default config", variant.name, problem.key, gpu)

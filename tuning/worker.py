@@ -124,6 +124,7 @@ class _Bench:
         import triton
 
         from roofgap.kernels.ops import limits_of
+        from roofgap.kernels.step import require_dependent
         from roofgap.tuning.measure.bandwidth import open_device
 
         self.device: CudaDevice = open_device(self.settings.gpu)
@@ -133,6 +134,8 @@ class _Bench:
             raise RoofgapError(
                 self.device.name, "computes 256 ones to something else", "take it out of service"
             )
+        if self.settings.policy.is_chained:
+            require_dependent(self.device.name)
         limits = limits_of(self.device.torch_device)
         target = triton.runtime.driver.active.get_current_target()
         return Hello(

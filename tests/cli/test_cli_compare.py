@@ -18,7 +18,7 @@ from roofgap.tracking.site.roofline import roofline_data
 from roofgap.tuning import gpu_session
 from roofgap.tuning.measure.fake import ScriptedDevice
 from roofgap.tuning.measure.gap import Ceilings
-from roofgap.tuning.measure.policy import MeasurePolicy
+from roofgap.tuning.measure.policy import CHAINED, MeasurePolicy
 from roofgap.tuning.peers import compare as comparing
 from roofgap.tuning.peers import worker as workers
 from roofgap.tuning.peers.peer import NOT_TUNED, Packed, Peer
@@ -178,6 +178,16 @@ def test_resume_refuses_another_gpu(tmp_path: Path) -> None:
     make_results("other", {}, []).save(out)
     result = run("64x128", "--out", str(out), "--resume")
     assert "is not this GPU (toy)" in str(result.exception)
+
+
+@pytest.mark.usefixtures("scripted")
+def test_resume_refuses_rows_of_another_policy(tmp_path: Path) -> None:
+    out = tmp_path / "chained.json"
+    make_results("toy", {}, [{"problem": "p", "variant": "v4", "policy": CHAINED.key}]).save(out)
+    before = out.read_bytes()
+    result = run("64x128", "--out", str(out), "--resume")
+    assert "was not measured under cold-graph-l2x3" in str(result.exception)
+    assert out.read_bytes() == before
 
 
 @pytest.mark.usefixtures("scripted")

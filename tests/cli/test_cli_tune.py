@@ -19,6 +19,7 @@ from roofgap.shapes.errors import RoofgapError
 from roofgap.shapes.problem import Problem
 from roofgap.tuning import winners_store
 from roofgap.tuning.lookup import current_provenance, identity_of
+from roofgap.tuning.measure.policy import CHAINED
 from roofgap.tuning.results import make_results
 from roofgap.tuning.scripted import ScriptedRunner
 from roofgap.tuning.status import Status
@@ -199,6 +200,19 @@ def test_tune_publishes_prints_and_resumes(tmp_path: Path, scripted_gpu: list[Sc
     assert len(json.loads(Path("t4.json").read_text())["results"]) == launched
 
 
+def test_chained_winners_are_filed_apart_and_resumed_as_such(
+    tmp_path: Path, scripted_gpu: list[ScriptedRunner]
+):
+    arguments = ["tune", "256x512", "--variant", "v2", "--budget", "quick", "--run", "c", "--chained"]
+    assert RUN.invoke(app, arguments).exit_code == 0
+    (path,) = (tmp_path / "winners").rglob("*.json")
+    assert path.name == f"{PROBLEM.key}@{CHAINED.key}.json"
+    launched = len(scripted_gpu[0].launched)
+    again = json.loads(RUN.invoke(app, ["tune", "--resume", "c", "--json"]).stdout)
+    assert [row["said"] for row in again["rows"]] == ["unchanged"]
+    assert len(scripted_gpu[0].launched) == launched
+
+
 def test_tune_two_strategies_are_set_beside_each_other(scripted_gpu: list[ScriptedRunner]):
     arguments = [
         "tune",
@@ -252,6 +266,8 @@ def test_a_variant_that_cannot_is_said_and_left_out(scripted_gpu: list[ScriptedR
 def test_targets():
     assert numbers_of("m", "1,16,1") == [1, 16]
     assert [problem.m for problem in problems_of("8x16", "1,2")] == [1, 2]
+    both = problems_of("8x16, 16x16,8x16", "1")
+    assert [(problem.n, problem.k) for problem in both] == [(8, 16), (16, 16)]
     whole, fused = problems_of("qwen2.5-1.5b", "1"), problems_of("qwen2.5-1.5b", "1", fused=True)
     assert (8960, 1536) in {(problem.n, problem.k) for problem in whole}
     assert (17920, 1536) in {(problem.n, problem.k) for problem in fused}

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from roofgap.cli.main import app
+from roofgap.kernels import step
 from roofgap.kernels.registry import get_variant
 from roofgap.shapes.device import load_device
 from roofgap.shapes.errors import RoofgapError
@@ -120,6 +121,19 @@ def test_bench_from_check_to_file(scripted: ScriptedDevice, tmp_path: Path) -> N
     assert (row["roof_gap"], row["attainable_gap"], row["speedup_over_torch"]) == (1.0, 1.0, 1.0)
     assert saved.gpu == "scripted-gpu"
     assert scripted.readings > 0
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("can", [True, False])
+def test_a_chain_needs_a_gpu_with_dependent_launches(monkeypatch: pytest.MonkeyPatch, can: bool) -> None:
+    monkeypatch.setattr(step, "_device_can_depend", lambda: can)
+    args = ("--variant=v2", "--group-size=32", "--baseline=none", "--chained", "--json")
+    result = run("bench", "32x64", *args)
+    if can:
+        (row,) = json.loads(result.stdout)["rows"]
+        assert (row["policy"], row["attainable_gap"]) == ("chained-graph-l2x3", 1.0)
+    else:
+        assert "chained launches on Scripted GPU" in str(result.exception)
 
 
 @pytest.mark.usefixtures("scripted")

@@ -18,6 +18,8 @@ from roofgap.kernels.static.compile import compile_launch, with_file
 from roofgap.kernels.static.targets import load_target
 from roofgap.kernels.step import Launch, dependent_launches
 from roofgap.shapes.problem import Problem
+from roofgap.tuning.measure import stream
+from roofgap.tuning.measure.bytestream import StreamConfig
 
 EVENTS = re.compile(
     r"griddepcontrol\.\w+|\b(?:ld|st|atom|red)\.global\S*|cp\.async\.commit_group|"
@@ -96,6 +98,17 @@ def compiled_forms(variant: str, problem: Problem, config: str, epilogue: str) -
     ]
 
 
+def compiled_streams() -> dict[str, dict[str, Any]]:
+    """The streams that the probe sweeps, and the empty kernel, as dependent launches."""
+    words, out = (torch.empty(1 << 14, dtype=torch.int32, device="meta") for _ in range(2))
+    found: dict[str, dict[str, Any]] = {}
+    for kernel in ("once", "lane", "loop"):
+        config = StreamConfig(kernel=kernel, warps=4, loads=2, programs_per_sm=2 * (kernel == "loop"))
+        found[kernel] = events(config.launch(words, out, 132).dependent(), words)
+    empty = Launch(kernel=stream.empty, grid=(1,), args={}, num_warps=1).dependent()
+    return found | {"empty": events(empty, words)}
+
+
 def switched() -> list[list[bool]]:
     """PDL and launch_pdl of a launch before, inside, inside on an older GPU, and after ``dependent_launches``."""
     variant, problem, seen = get_variant("v4"), Problem(n=64, k=128), []
@@ -124,7 +137,7 @@ def main() -> None:
         compiled_forms(each["variant"], Problem(**each["problem"]), each["config"], each["epilogue"])
         for each in requests
     ]
-    json.dump({"forms": found, "switched": switched()}, sys.stdout)
+    json.dump({"forms": found, "streams": compiled_streams(), "switched": switched()}, sys.stdout)
 
 
 if __name__ == "__main__":

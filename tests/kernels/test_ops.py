@@ -151,7 +151,9 @@ def test_an_empty_config_asks_the_lookup_once() -> None:
     asked: list[tuple[str, Problem, torch.device]] = []
     special = get_variant("v2").config_type.parse("block_n=16,block_k=64,num_warps=1")
 
-    def lookup(variant: Variant, problem: Problem, device: torch.device) -> KernelConfig | None:
+    def lookup(
+        variant: Variant, problem: Problem, device: torch.device, chained: bool
+    ) -> KernelConfig | None:
         asked.append((variant.name, problem, device))
         return special if problem.m == 3 else None
 

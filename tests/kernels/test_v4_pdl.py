@@ -52,7 +52,11 @@ def compiled() -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    return {"switched": found["switched"], **dict(zip(CASES, found["forms"], strict=True))}
+    return {
+        "switched": found["switched"],
+        "streams": found["streams"],
+        **dict(zip(CASES, found["forms"], strict=True)),
+    }
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -141,6 +145,21 @@ def test_a_pipeline_waits_before_its_first_copy(compiled: dict[str, Any]) -> Non
     listed = compiled["v3-pipelined"][0]["dependent"]["ptx"]
     first = next(at for at, event in enumerate(listed) if event.startswith("cp.async"))
     assert listed.index("griddepcontrol.wait") < first
+
+
+@pytest.mark.parametrize("kernel", ["once", "lane", "loop", "empty"])
+def test_a_chained_stream_reads_before_the_wait_and_writes_after_it(
+    compiled: dict[str, Any], kernel: str
+) -> None:
+    stream = compiled["streams"][kernel]
+    assert stream["ptx"][0] == "griddepcontrol.launch_dependents"
+    assert stream["waits"] == [1]
+    assert stream["waits_at_writes"] == ([] if kernel == "empty" else [1])
+    acquire = stream["sass"].index("ACQBULK")
+    assert bool([event for event in stream["sass"][:acquire] if event.startswith("LDG")]) is (
+        kernel != "empty"
+    )
+    assert not [event for event in stream["sass"][acquire:] if event.startswith("LDG")]
 
 
 def test_the_switch_is_the_context(compiled: dict[str, Any]) -> None:

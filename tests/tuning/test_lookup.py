@@ -19,6 +19,7 @@ from roofgap.tuning.check import check_folder
 from roofgap.tuning.environment import gpu_name, limits_for, make_toolchain
 from roofgap.tuning.explain import explain
 from roofgap.tuning.lookup import bucket, choose, current_provenance, identity_of
+from roofgap.tuning.measure.policy import CHAINED
 from roofgap.tuning.winner import Baseline, Reading, Rejected, Winner
 
 V2 = get_variant("v2")
@@ -153,6 +154,30 @@ def test_the_kernels_use_it_and_say_once_what_is_untuned(installed: Path, caplog
     assert [record.getMessage() for record in caplog.records] == [
         f"v2 {other.key} is not tuned on h200: using the default config"
     ]
+
+
+def test_dependent_launches_have_winners_of_their_own_and_else_the_others(installed: Path):
+    device = torch.device("cuda", 0)
+    assert find_config(V2, PROBLEM, device, True) == V2.default_config(PROBLEM)
+    winners_store.save(installed, tuned())
+    lookup.install()  # asks anew
+    assert find_config(V2, PROBLEM, device, True) == CONFIG
+    own = replace(CONFIG, num_warps=2)
+    identity = identity_of(V2, PROBLEM, "h200", CHAINED.key)
+    path = winners_store.save(installed, tuned(config=own, identity=identity))
+    assert path.name == f"{PROBLEM.key}@chained-graph-l2x3.json"
+    lookup.install()
+    assert (find_config(V2, PROBLEM, device, True), find_config(V2, PROBLEM, device)) == (own, CONFIG)
+
+
+def test_a_stale_winner_of_dependent_launches_is_an_error_in_strict_mode(folder: Path, monkeypatch):
+    winners_store.save(folder, tuned())
+    winners_store.save(folder, tuned(identity=identity_of(V2, PROBLEM, "h200", CHAINED.key)))
+    monkeypatch.setenv(lookup.STRICT, "1")
+    assert lookup.choose_chained(V2, PROBLEM, "h200").source == "tuned"
+    monkeypatch.setattr(environment, "toolchain", lambda: make_toolchain({**VERSIONS, "triton": "new"}))
+    with pytest.raises(RoofgapError, match="--variant v2 --m 1 --chained"):
+        lookup.choose_chained(V2, PROBLEM, "h200")
 
 
 def test_on_a_cpu_nothing_is_looked_up(installed: Path, caplog):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import pytest
 import torch
 
+from roofgap.kernels import step
 from roofgap.shapes.errors import RoofgapError
 from roofgap.tuning.measure.arena import POISON, Arena, poison_scratch
+from roofgap.tuning.measure.device import Work
 from roofgap.tuning.measure.failure import Failure, MeasureError, classify
-from roofgap.tuning.measure.fake import ScriptedDevice
+from roofgap.tuning.measure.fake import ScriptedDevice, ScriptedGraph
 from roofgap.tuning.measure.interleaved import measure_interleaved
 from roofgap.tuning.measure.measurement import measure, warm_up
 from roofgap.tuning.measure.op import Instance, Prepared, Verdict, prepare
-from roofgap.tuning.measure.policy import MeasurePolicy
+from roofgap.tuning.measure.policy import MeasurePolicy, Mode
 from roofgap.tuning.measure.state import GpuState
 from roofgap.tuning.measure.stats import tied
 from roofgap.tuning.status import Status
@@ -84,11 +87,32 @@ def test_a_good_op() -> None:
     assert type(measurement).model_validate_json(measurement.model_dump_json()) == measurement
 
 
-@pytest.mark.parametrize("mode", ["warm-graph", "eager"])
+@pytest.mark.parametrize("mode", ["chained-graph", "warm-graph", "eager"])
 def test_other_modes(mode: str) -> None:
     measurement = measure(ready(ScriptedDevice(), policy=MeasurePolicy(mode=mode)))  # type: ignore[arg-type]
     assert measurement.latency_us == 2.0
-    assert measurement.labels == (("cache-resident",) if mode == "eager" else ())
+    assert measurement.labels == (() if mode == "warm-graph" else ("cache-resident",))
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_only_a_chained_graph_holds_dependent_launches(mode: Mode) -> None:
+    class Asked(ScriptedDevice):
+        def capture(self, works: Sequence[Work]) -> ScriptedGraph:
+            captured.append(step._dependent.get())
+            return super().capture(works)
+
+    def first_launch(index: int, out: torch.Tensor) -> None:
+        ran.append(step._dependent.get())
+        right(index, out)
+
+    captured: list[bool] = []
+    ran: list[bool] = []
+    ready(Asked(), first_launch, policy=MeasurePolicy(mode=mode))
+    assert ran == [mode == "chained-graph"]
+    assert captured == {"eager": [], "chained-graph": [False, True]}.get(
+        mode, [False, False]
+    )  # poison, then launches
+    assert not step._dependent.get()
 
 
 def first_time_only() -> Body:

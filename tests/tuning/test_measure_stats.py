@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from roofgap.shapes.errors import RoofgapError
-from roofgap.tuning.measure.policy import COLD, MeasurePolicy
+from roofgap.tuning.measure.policy import CHAINED, COLD, MeasurePolicy, Mode, policy_of
 from roofgap.tuning.measure.stats import Spread, compare, median_interval, settled, tied
 
 MIB = 1 << 20
@@ -63,8 +64,12 @@ def test_policy_refuses(fields: dict[str, object]) -> None:
 
 def test_policy_key_names_what_is_measured_and_not_how_often() -> None:
     assert COLD.key == "cold-graph-l2x3" == MeasurePolicy(replays=5).key
-    keys = {MeasurePolicy(mode=mode).key for mode in ("cold-graph", "warm-graph", "eager")}
-    assert len(keys | {MeasurePolicy(min_bytes_factor=4).key}) == 4
+    keys = {MeasurePolicy(mode=mode).key for mode in get_args(Mode)}
+    assert len(keys | {MeasurePolicy(min_bytes_factor=4).key}) == 1 + len(get_args(Mode)) == 5
+    assert {policy_of(key).key for key in keys} == keys
+    assert (policy_of(CHAINED.key), CHAINED.is_cold, CHAINED.is_chained) == (CHAINED, True, True)
+    with pytest.raises(RoofgapError, match="Use one of cold-graph-l2x3, chained-graph-l2x3"):
+        policy_of("cold-graph-l2x4")
     assert len({COLD, MeasurePolicy()}) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import product
 
-from roofgap.kernels.step import Launch
+from roofgap.kernels.step import Launch, dependent_launches
 from roofgap.shapes.errors import RoofgapError
 from roofgap.tuning.measure import stream
 from roofgap.tuning.measure.bytestream import (
@@ -116,15 +116,16 @@ def _best(prepared: Iterable[tuple[StreamConfig, Prepared]], moved_bytes: int) -
     return max(results, key=lambda result: result.gbps)
 
 
-def launch_floor(device: Device, samples: int = 20) -> LaunchFloor:
-    """Times an empty kernel inside a graph.
+def launch_floor(device: Device, samples: int = 20, *, chained: bool = False) -> LaunchFloor:
+    """Times an empty kernel inside a graph, ``chained`` as programmatic dependent launches.
 
     Raises:
         MeasureError: the graph holds less than all launches, or the host is always late.
     """
     launch = Launch(kernel=stream.empty, grid=(1,), args={}, num_warps=1)
-    launch.run()
-    graph = device.capture([launch.run] * FLOOR_LAUNCHES)
+    with dependent_launches(chained):
+        launch.run()
+        graph = device.capture([launch.run] * FLOOR_LAUNCHES)
     if graph.nodes is not None and graph.nodes < FLOOR_LAUNCHES:
         raise MeasureError(Status.IMPLAUSIBLE, f"{graph.nodes} nodes for {FLOOR_LAUNCHES} empty launches")
     readings = (device.elapsed_us(graph.replay, queued=True) for _ in range(3 * samples))

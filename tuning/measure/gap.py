@@ -23,8 +23,8 @@ class Ceilings:
 
     Attributes:
         bandwidth: read-only bandwidth.
-        launch_floor_us: time of an empty kernel in a graph.
-        probe: attainable time per byte count, or None under a policy that is not cold.
+        launch_floor_us: time of an empty kernel in a graph, a dependent launch under a chained policy.
+        probe: attainable time per byte count, or None under a policy that is not a cold graph.
     """
 
     bandwidth: Bandwidth
@@ -38,8 +38,9 @@ class Ceilings:
             raise RoofgapError(
                 device.name, "has no measured read bandwidth yet", "open it with open_device()"
             )
-        probe = StreamProbe(device, policy) if policy.mode == "cold-graph" else None
-        return cls(Bandwidth(device.read_gbps, "measured read"), launch_floor(device).latency_us, probe)
+        probe = StreamProbe(device, policy) if policy.is_cold and policy.uses_graph else None
+        floor = launch_floor(device, chained=policy.is_chained)
+        return cls(Bandwidth(device.read_gbps, "measured read"), floor.latency_us, probe)
 
     def roof_us(self, problem: Problem) -> float:
         """max(bytes / read bandwidth, launch floor): weight and bias read once, activations in cache."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from roofgap.kernels.step import dependent_launches
 from roofgap.tuning.measure.arena import Arena, poison_scratch
 from roofgap.tuning.measure.device import Device, Graph, Work
 from roofgap.tuning.measure.failure import MeasureError
@@ -92,7 +93,8 @@ class Prepared:
             MeasureError: the graph holds fewer nodes than launches, so something ran elsewhere than in it.
         """
         self._poison_graph = self.device.capture(self._poison)
-        self._graph = self.device.capture([instance.run for instance in self._instances])
+        with dependent_launches(self.policy.is_chained):
+            self._graph = self.device.capture([instance.run for instance in self._instances])
         if self._graph.nodes is not None and self._graph.nodes < self.launches:
             raise MeasureError(
                 Status.IMPLAUSIBLE,
@@ -125,7 +127,8 @@ class Prepared:
         """
         for fill in self._poison:
             fill()
-        self._instances[0].run()
+        with dependent_launches(self.policy.is_chained):
+            self._instances[0].run()
         self.device.synchronise()
         self._judge(self._arena.outputs[:1], "first launch")
 

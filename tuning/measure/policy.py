@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from roofgap.shapes.errors import RoofgapError
 
-Mode = Literal["cold-graph", "warm-graph", "eager"]
+Mode = Literal["cold-graph", "chained-graph", "warm-graph", "eager"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,9 @@ class MeasurePolicy:
 
     Attributes:
         mode: ``cold-graph`` (one CUDA graph, every launch on its own copy of the weight, L2 cold),
-            ``warm-graph`` (one CUDA graph, every launch on the same weight) or ``eager`` (cold, launched one
-            by one: host cost included).
+            ``chained-graph`` (the same, kernels that can as programmatic dependent launches: each fetches its
+            weight while the one before it ends), ``warm-graph`` (one CUDA graph, every launch on the same
+            weight) or ``eager`` (cold, launched one by one: host cost included).
         min_bytes_factor: the copies of the weight together hold at least this many times the L2.
         min_launches: launches per sample even where fewer copies would do; dilutes the start of the graph.
         max_launches: limit of launches per sample; a problem that needs more is labelled ``cache-resident``.
@@ -74,6 +75,11 @@ class MeasurePolicy:
         return self.mode != "warm-graph"
 
     @property
+    def is_chained(self) -> bool:
+        """Whether kernels that can are programmatic dependent launches."""
+        return self.mode == "chained-graph"
+
+    @property
     def uses_graph(self) -> bool:
         """Whether launches are replayed from a CUDA graph."""
         return self.mode != "eager"
@@ -106,4 +112,19 @@ class MeasurePolicy:
 
 
 COLD = MeasurePolicy()
-"""The default: what decoding sees, one pass over weights that no cache holds."""
+"""The default: one kernel after the other, one pass over weights that no cache holds."""
+
+CHAINED = MeasurePolicy(mode="chained-graph")
+"""What decoding sees in a graph of dependent launches (sm_90 on): a launch begins while the one before it ends."""
+
+
+def policy_of(key: str) -> MeasurePolicy:
+    """The policy with default counts that has this key.
+
+    Raises:
+        RoofgapError: none has.
+    """
+    known = {policy.key: policy for policy in (MeasurePolicy(mode=mode) for mode in get_args(Mode))}
+    if key not in known:
+        raise RoofgapError(f"policy {key!r}", "unknown", f"use one of {', '.join(known)}")
+    return known[key]

@@ -10,7 +10,8 @@ empty         nothing: its time in a graph is the launch floor
 Bytes read: 4 * words. Each thread has LOADS independent 16-byte loads in flight where BLOCK = 128 *
 num_warps. The xor keeps the compiler from dropping a load, and is checked: every word counts. ``words`` is a
 multiple of 16, which Triton sees in the run-time argument, so that masks do not break vectors apart. A
-compiled kernel serves every size.
+compiled kernel serves every size. With PDL (``kernels.step``) a stream reads while the launch before it ends: what a
+chain of kernels can attain.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -29,15 +30,21 @@ def stream_once(
     BLOCK: tl.constexpr,
     LOADS: tl.constexpr,
     EVICT: tl.constexpr,
+    PDL: tl.constexpr = False,
 ):
     """One tile per program, straight-line."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     pid = tl.program_id(0)
     offsets = pid * (BLOCK * LOADS) + tl.arange(0, BLOCK)
     found = tl.zeros((BLOCK,), dtype=tl.int32)
     for i in tl.static_range(LOADS):
         at = offsets + i * BLOCK
         found ^= tl.load(words_ptr + at, mask=at < words, other=0, eviction_policy=EVICT)
-    tl.store(out_ptr + pid, tl.xor_sum(found, axis=0))
+    found = tl.xor_sum(found, axis=0)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    tl.store(out_ptr + pid, found)
 
 
 @triton.jit
@@ -48,18 +55,23 @@ def stream_lane(
     BLOCK: tl.constexpr,
     LOADS: tl.constexpr,
     EVICT: tl.constexpr,
+    PDL: tl.constexpr = False,
 ):
     """As ``stream_once``, but only the first lane stores what it found.
 
     The others store if their xor is negative, which no xor of non-negative words is and no compiler knows: so every
     load stays, and nothing waits for another thread.
     """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     pid = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     found = tl.zeros((BLOCK,), dtype=tl.int32)
     for i in tl.static_range(LOADS):
         at = pid * (BLOCK * LOADS) + i * BLOCK + lane
         found ^= tl.load(words_ptr + at, mask=at < words, other=0, eviction_policy=EVICT)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
     tl.store(out_ptr + pid + 0 * lane, found, mask=(lane == 0) | (found < 0))
 
 
@@ -71,8 +83,11 @@ def stream_loop(
     BLOCK: tl.constexpr,
     LOADS: tl.constexpr,
     EVICT: tl.constexpr,
+    PDL: tl.constexpr = False,
 ):
     """Persistent programs that stride over the tiles."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     pid = tl.program_id(0)
     found = tl.zeros((BLOCK,), dtype=tl.int32)
     for start in range(pid * (BLOCK * LOADS), words, tl.num_programs(0) * (BLOCK * LOADS)):
@@ -80,7 +95,10 @@ def stream_loop(
         for i in tl.static_range(LOADS):
             at = offsets + i * BLOCK
             found ^= tl.load(words_ptr + at, mask=at < words, other=0, eviction_policy=EVICT)
-    tl.store(out_ptr + pid, tl.xor_sum(found, axis=0))
+    found = tl.xor_sum(found, axis=0)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    tl.store(out_ptr + pid, found)
 
 
 @triton.jit
@@ -93,6 +111,8 @@ def stream_copy(words_ptr, out_ptr, words, BLOCK: tl.constexpr, LOADS: tl.conste
 
 
 @triton.jit
-def empty():
+def empty(PDL: tl.constexpr = False):
     """No argument, no work."""
-    pass
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()

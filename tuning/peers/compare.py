@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from roofgap.kernels.ops import limits_of
 from roofgap.kernels.registry import get_variant
+from roofgap.kernels.step import require_dependent
 from roofgap.kernels.variant import Variant
 from roofgap.shapes.problem import Problem
 from roofgap.tuning import lookup
@@ -39,7 +40,7 @@ class CompareSettings:
         peers: peers by name, ``torch`` among them, in the order in which they are prepared.
         seed: of the random operands.
         gpu: CUDA index.
-        policy: the measurement policy; cold.
+        policy: the measurement policy; a cold graph, chained or not.
     """
 
     variants: tuple[str, ...]
@@ -117,10 +118,15 @@ class Bench:
         device: with a measured read bandwidth.
         settings: what is compared.
         ceilings: of the device, None to measure them.
+
+    Raises:
+        RoofgapError: a chained policy on a device without dependent launches.
     """
 
     def __init__(self, device: Device, settings: CompareSettings, ceilings: Ceilings | None = None) -> None:
         self.device, self.settings = device, settings
+        if settings.policy.is_chained:
+            require_dependent(device.name)
         self.gpu = gpu_name(device.name)
         self.peers = make_peers(settings.settings)
         self.ceilings = ceilings or Ceilings.of(device, settings.policy)
@@ -197,8 +203,9 @@ class Bench:
             if refusal is not None:
                 raise MeasureError(Status.UNSUPPORTED, refusal)
             limits = limits_of(self.device.torch_device)
+            choose = lookup.choose_chained if self.settings.policy.is_chained else lookup.choose
             choices = [
-                lookup.choose(variant, problem, self.gpu, limits=limits)
+                choose(variant, problem, self.gpu, limits=limits)
                 for problem in dict.fromkeys((task.problem, task.tuned_as))
             ]
         except Exception as error:
