@@ -17,7 +17,7 @@ from roofgap.kernels.formats.layout import PackedWeight
 from roofgap.kernels.operand_checks import AFTERWARDS, check, check_epilogue, problem_of
 from roofgap.kernels.registry import VARIANTS, get_variant
 from roofgap.kernels.step import launches_depend
-from roofgap.kernels.variant import Limits, Operands, Variant
+from roofgap.kernels.variant import Limits, Operands, Variant, max_cluster
 from roofgap.shapes.errors import RoofgapError
 from roofgap.shapes.problem import Problem, ZeroMode
 
@@ -69,6 +69,7 @@ def limits_of(device: torch.device) -> Limits:
         sm_count=properties.multi_processor_count,
         shared_bytes=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
         warp_size=properties.warp_size,
+        max_cluster=max_cluster(properties.major if torch.version.cuda else 0),
     )
 
 

@@ -73,6 +73,11 @@ class Launch:
         )
 
     @property
+    def cluster(self) -> int:
+        """Thread blocks that make a program of the grid: more than 1 on NVIDIA from sm_90 on."""
+        return int(self.options.get("num_ctas", 1))
+
+    @property
     def can_depend(self) -> bool:
         """Whether the kernel keeps the rules of a dependent launch; a kernel of the interpreter never does."""
         from triton.runtime.jit import JITFunction

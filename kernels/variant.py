@@ -25,12 +25,22 @@ EPILOGUE_ROWS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a config may use on the GPU it is meant for. The defaults suit every GPU since sm_80 (sm_86 least)."""
+    """What a config may use on the GPU it is meant for. The defaults suit every GPU since sm_80 (sm_86 least).
+
+    ``max_cluster`` is how many programs can surely form a cluster: 8 from sm_90 on (CUDA C++ Programming Guide, "Thread
+    Block Clusters"), 1 where there are none.
+    """
 
     sm_count: int = 28
     shared_bytes: int = 99 * 1024
     max_warps: int = 32
     warp_size: int = 32
+    max_cluster: int = 1
+
+
+def max_cluster(major: int) -> int:
+    """``Limits.max_cluster`` of an NVIDIA GPU's compute capability; 0 for other makers' GPUs."""
+    return 8 if major >= 9 else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

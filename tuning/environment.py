@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from roofgap.kernels.variant import Limits
+from roofgap.kernels.variant import Limits, max_cluster
 from roofgap.shapes.device import load_device
 from roofgap.shapes.errors import RoofgapError
 from roofgap.tuning.winner import Toolchain, gpu_slug
@@ -74,4 +74,7 @@ def limits_for(gpu: str) -> Limits:
         sm_count=profile.sm_count,
         shared_bytes=profile.shared_bytes_per_block,
         warp_size=profile.warp_size,
+        max_cluster=max_cluster(
+            int(profile.compute_capability.split(".")[0]) if profile.vendor == "nvidia" else 0
+        ),
     )

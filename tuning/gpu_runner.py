@@ -282,7 +282,12 @@ class GpuRunner:
 
 def limits_of(hello: Hello) -> Limits:
     """What a config may use on a worker's GPU."""
-    return Limits(sm_count=hello.sm_count, shared_bytes=hello.shared_bytes, warp_size=hello.warp_size)
+    return Limits(
+        sm_count=hello.sm_count,
+        shared_bytes=hello.shared_bytes,
+        warp_size=hello.warp_size,
+        max_cluster=hello.max_cluster,
+    )
 
 
 def lock_path(hello: Hello) -> Path:

@@ -63,6 +63,7 @@ class Hello:
     sm_count: int
     shared_bytes: int
     warp_size: int
+    max_cluster: int
     read_gbps: float
 
 
@@ -146,6 +147,7 @@ class _Bench:
             sm_count=limits.sm_count,
             shared_bytes=limits.shared_bytes,
             warp_size=limits.warp_size,
+            max_cluster=limits.max_cluster,
             read_gbps=self.device.read_gbps or 0.0,
         )
 

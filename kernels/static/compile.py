@@ -35,7 +35,7 @@ class CompiledLaunch:
             in them is a line of ``ttir``.
         binary: the cubin or the code object.
         shared_bytes: shared memory per program.
-        threads: threads per program.
+        threads: threads per program of the grid, which may be a cluster.
         values: what each argument of the IR's function is, in order: an int, or None for pointers and floats.
         codes: positions among these that point to packed codes.
     """
@@ -132,7 +132,7 @@ def compile_launch(launch: Launch, target: Target, codes: torch.Tensor) -> Compi
         asm={stage: str(text) for stage, text in compiled.asm.items() if not isinstance(text, bytes)},
         binary=binary,
         shared_bytes=int(compiled.metadata.shared),
-        threads=launch.num_warps * target.warp_size,
+        threads=launch.num_warps * target.warp_size * launch.cluster,
         values=tuple(bound[name] if isinstance(bound[name], int) else None for name in runtime),
         codes=frozenset(at for at, name in enumerate(runtime) if _shares_memory(bound[name], codes)),
     )

@@ -60,7 +60,9 @@ def _elements(ttgir: str, encoding: str, shape: tuple[int, ...]) -> int | None:
 
 
 def _blocked(body: str, shape: tuple[int, ...], without: int | None) -> int:
-    """Distinct elements per thread: sizePerThread x threadsPerWarp x warpsPerCTA repeats over the shape."""
+    """Distinct elements per thread: sizePerThread x threadsPerWarp x warpsPerCTA, and along one axis twice for every
+    basis of CGALayout (the programs of a cluster), repeats over the shape.
+    """
     fields = {
         name: [int(size) for size in sizes.split(",")]
         for name, sizes in re.findall(r"(sizePerThread|threadsPerWarp|warpsPerCTA) = \[([\d, ]+)\]", body)
@@ -68,9 +70,14 @@ def _blocked(body: str, shape: tuple[int, ...], without: int | None) -> int:
     per_axis = list(
         zip(fields["sizePerThread"], fields["threadsPerWarp"], fields["warpsPerCTA"], strict=True)
     )
+    programs = [1] * len(per_axis)
+    if cluster := re.search(r"CGALayout = \[((?:\[[\d, ]+\](?:, )?)*)\]", body):
+        for basis in re.findall(r"\[([\d, ]+)\]", cluster[1]):
+            for axis, step in enumerate(basis.split(",")):
+                programs[axis] *= 2 if int(step) else 1
     if without is not None:
-        del per_axis[without]
+        del per_axis[without], programs[without]
     return prod(
-        min(own, size) * -(-size // (own * threads * warps))
-        for size, (own, threads, warps) in zip(shape, per_axis, strict=True)
+        min(own, size) * -(-size // (own * threads * warps * among))
+        for size, (own, threads, warps), among in zip(shape, per_axis, programs, strict=True)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from roofgap.kernels.variant import Limits
+from roofgap.kernels.variant import Limits, max_cluster
 from roofgap.shapes.device import DeviceProfile, load_device
 from roofgap.shapes.errors import RoofgapError
 
@@ -70,6 +70,7 @@ class Target:
             shared_bytes=self.block_shared_bytes,
             max_warps=1024 // self.warp_size,
             warp_size=self.warp_size,
+            max_cluster=max_cluster(int(self.arch) // 10 if self.backend == "cuda" else 0),
         )
 
 

@@ -225,11 +225,20 @@ def add_warps(sums, WARPS_N: tl.constexpr, WARPS_K: tl.constexpr, TOKENS: tl.con
     )  # fmt: skip
 
 
+@triton.constexpr_function
+def _checked_zero_asm(cluster_threads):
+    own = "mov.u32 t, %tid.x; "
+    if cluster_threads is not None:
+        own += f"mov.u32 c, %cluster_ctarank; mad.lo.u32 t, c, {cluster_threads}, t; "
+    return f"{{ .reg .pred e; .reg .b32 t, c; {own}setp.eq.u32 e, t, $1; selp.f32 $0, 0f00000000, 0f7FFFFFFF, e; }}"
+
+
 @triton.jit
-def checked_zero(thread):
-    """fp32 0, or NaN where Triton gives element i of a tensor to another thread than i."""
+def checked_zero(thread, CLUSTER_THREADS: tl.constexpr = None):
+    """fp32 0, or NaN where Triton gives element i of a tensor to another thread than i.
+
+    The threads of a cluster count on from one program to the next, CLUSTER_THREADS each.
+    """
     return tl.inline_asm_elementwise(
-        "{ .reg .pred e; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 e, t, $1; "
-        "selp.f32 $0, 0f00000000, 0f7FFFFFFF, e; }",
-        "=f,r", [thread], dtype=tl.float32, is_pure=True, pack=1,
-    )  # fmt: skip
+        _checked_zero_asm(CLUSTER_THREADS), "=f,r", [thread], dtype=tl.float32, is_pure=True, pack=1
+    )

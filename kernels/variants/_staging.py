@@ -162,6 +162,44 @@ def meet_all():
 
 
 @triton.jit
+def begin_cluster():
+    """Tells the other programs of the cluster that this one has begun (PTX ISA, "barrier.cluster")."""
+    tl.inline_asm_elementwise(
+        "barrier.cluster.arrive.relaxed.aligned; mov.u32 $0, 0;",
+        "=r",
+        [],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def await_cluster():
+    """Waits until all programs of the cluster have begun: their shared memory may be written from now on."""
+    tl.inline_asm_elementwise(
+        "barrier.cluster.wait.aligned; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def meet_cluster():
+    """Waits for all warps of the cluster, and for what they have written."""
+    tl.inline_asm_elementwise(
+        "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned; mov.u32 $0, 0;", "=r", [],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def in_first(at):
+    """The same place in the shared memory of the cluster's first program, for ``write_sum``."""
+    return tl.inline_asm_elementwise(
+        "mapa.shared::cluster.u32 $0, $1, 0;", "=r,r", [at], dtype=tl.int32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
 def read_sum(at):
     """The fp32 at a 4-byte aligned address."""
     return tl.inline_asm_elementwise(
@@ -169,12 +207,34 @@ def read_sum(at):
     )
 
 
+@triton.constexpr_function
+def _write_sum_asm(far):
+    space = "shared::cluster" if far else "shared"
+    return f"{{ .reg .pred p; setp.ne.s32 p, $3, 0; @p st.{space}.f32 [$1], $2; mov.u32 $0, 0; }}"
+
+
 @triton.jit
-def write_sum(at, value, wanted):
-    """Writes an fp32 where ``wanted`` is true."""
+def write_sum(at, value, wanted, FAR: tl.constexpr = False):
+    """Writes an fp32 where ``wanted`` is true; FAR: to a place of ``in_first``."""
     tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.s32 p, $3, 0; @p st.shared.f32 [$1], $2; mov.u32 $0, 0; }", "=r,r,f,r",
-        [at, value, wanted.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+        _write_sum_asm(FAR),
+        "=r,r,f,r",
+        [at, value, wanted.to(tl.int32)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def store_half(ptr, value, wanted):
+    """Stores 16-bit floats where ``wanted`` is true. Triton (3.6, 3.7) cannot place a store of its own in a kernel of
+    clusters whose tensors also go through inline assembly."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; .reg .b16 h; setp.ne.s32 p, $3, 0; cvt.u16.u32 h, $2; "
+        "@p st.global.b16 [$1], h; mov.u32 $0, 0; }",
+        "=r,l,r,r", [ptr.to(tl.int64), value.to(tl.int16, bitcast=True).to(tl.int32), wanted.to(tl.int32)],
+        dtype=tl.int32, is_pure=False, pack=1,
     )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ class V4Config(KernelConfig):
     ``decode`` is ``limbs`` (one token, short K: exact integer products, tile after tile), ``mma`` (a warp's tiles side
     by side) or ``portable``. ``num_stages`` blocks of 128 k are under way per warp, and ``ahead`` more on their way
     into the L2 (mma alone). ``split_k`` programs share the rows and leave partial sums that a second launch adds in
-    order (not limbs). ``unroll`` is for portable alone: blocks per step.
+    order (not limbs). ``cluster`` programs share K and add up within their launch (limbs alone, sm_90 on). ``unroll``
+    is for portable alone: blocks per step.
     """
 
     num_stages: int = 1
@@ -27,6 +28,7 @@ class V4Config(KernelConfig):
     unroll: int = 1
     warps_n: int = 1
     split_k: int = 1
+    cluster: int = 1
     decode: str = "mma"
 
 

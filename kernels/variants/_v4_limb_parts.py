@@ -11,7 +11,16 @@ import triton
 import triton.language as tl
 
 from roofgap.kernels.variants._limbs import MAGIC_BITS, X_BYTES, byte_products, code_sums, joined, limbs_of
-from roofgap.kernels.variants._staging import meet, read1, read4, read_float, read_sum, write_sum, write_word
+from roofgap.kernels.variants._staging import (
+    in_first,
+    meet,
+    read1,
+    read4,
+    read_float,
+    read_sum,
+    write_sum,
+    write_word,
+)
 from roofgap.kernels.variants._v4_copies import copy_weights, places
 
 PAIRS = tl.constexpr(2)
@@ -138,11 +147,13 @@ def add_blocks(
 
 
 @triton.jit
-def write_sums(at, total, lane):
-    """Leaves a warp's sums of 16 rows, [pair][row]."""
+def write_sums(at, total, lane, FAR: tl.constexpr):
+    """Leaves a warp's sums of 16 rows, [pair][row]; FAR: in the cluster's first program."""
     to = at + lane % 4 * 64 + lane // 4 * 4
-    write_sum(to, total[0], lane % 4 < PAIRS)
-    write_sum(to + 32, total[1], lane % 4 < PAIRS)
+    if FAR:
+        to = in_first(to)
+    write_sum(to, total[0], lane % 4 < PAIRS, FAR)
+    write_sum(to + 32, total[1], lane % 4 < PAIRS, FAR)
 
 
 @triton.jit
@@ -151,7 +162,23 @@ def read_sums(at, PARTS: tl.constexpr):
     parts = ()
     for part in tl.static_range(PARTS):
         parts += (read_sum(at + part * 64),)
-    total = parts[0]
-    for part in tl.static_range(1, PARTS):
-        total += parts[part]
-    return total
+    for level in tl.static_range(halvings(PARTS)):
+        parts = in_pairs(parts, (PARTS + (1 << level) - 1) >> level)
+    return parts[0]
+
+
+@triton.constexpr_function
+def halvings(count):
+    """How often ``count`` things are put in pairs until one is left."""
+    return (count - 1).bit_length()
+
+
+@triton.jit
+def in_pairs(parts, COUNT: tl.constexpr):
+    """Neighbours added: sums that do not wait for each other."""
+    sums = ()
+    for i in tl.static_range(COUNT // 2):
+        sums += (parts[2 * i] + parts[2 * i + 1],)
+    if COUNT % 2:
+        sums += (parts[COUNT - 1],)
+    return sums

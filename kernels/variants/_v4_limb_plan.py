@@ -16,8 +16,13 @@ from roofgap.shapes.problem import Problem
 
 MOST_BLOCKS = 8
 """Blocks of 128 k per warp: their limbs stay in registers."""
+CLUSTERS = (1, 2, 4, 8)
 MANY_TILES = 12
 """Tiles per SM from which a program takes two: measured on an H200, fewer finish sooner one by one."""
+FEW_TILES = 4
+"""Tiles per SM up to which clusters are faster than ``decode=mma`` where K is too long for one program."""
+LONG_BLOCKS = 24
+"""Blocks of K from which very few tiles want clusters."""
 
 
 def refuse_limbs(problem: Problem, config: V4Config, limits: Limits) -> str | None:
@@ -29,8 +34,10 @@ def refuse_limbs(problem: Problem, config: V4Config, limits: Limits) -> str | No
         return f"decode=limbs is for one token, not {problem.m}; use decode=mma"
     if parts_of.fn(device_group(problem)) > 1:
         return f"decode=limbs needs groups of a multiple of {BLOCK_K}, not {problem.group}; use decode=mma"
-    if c.num_warps > next_power_of_2(cdiv(problem.k, BLOCK_K)):
-        return f"{c.num_warps} warps are more than K={problem.k} can fill"
+    if c.num_warps * c.cluster > next_power_of_2(cdiv(problem.k, BLOCK_K)):
+        return f"{c.num_warps * c.cluster} warps are more than K={problem.k} can fill"
+    if c.cluster not in CLUSTERS or c.cluster > limits.max_cluster:
+        return f"cluster={c.cluster} must be 1, 2, 4 or 8, and at most the {limits.max_cluster} of this GPU"
     if c.warps_n > 1 or c.split_k > 1 or c.ahead or c.unroll > 1:
         return "decode=limbs has all warps along K, one split, no ahead and no unroll"
     if blocks > MOST_BLOCKS:
@@ -48,12 +55,21 @@ def refuse_limbs(problem: Problem, config: V4Config, limits: Limits) -> str | No
 
 
 def default_limbs(problem: Problem, limits: Limits) -> V4Config | None:
-    """Four warps where K allows, all blocks of a tile under way; None where the limb kernel cannot serve."""
-    many = cdiv(problem.n, TILE_ROWS) > MANY_TILES * limits.sm_count
-    for warps in (4, 8, 2, 1):
-        config = V4Config(decode="limbs", num_warps=warps, tiles=2 if many else 1)
+    """Four warps where K allows, all blocks of a tile under way; None where the limb kernel cannot serve, or is slower.
+
+    Measured on an H200: a cluster costs a launch 0.2 us, and pays where K is long and the tiles are few.
+    """
+    tiles, blocks = cdiv(problem.n, TILE_ROWS), cdiv(problem.k, BLOCK_K)
+    shapes = [(1, warps) for warps in (4, 8, 2, 1)]
+    if 4 * tiles <= limits.sm_count and blocks >= LONG_BLOCKS:
+        shapes.insert(0, (4, 4))
+    if tiles <= FEW_TILES * limits.sm_count:
+        shapes += [(2, 4), (4, 4)]
+    for cluster, warps in shapes:
+        several = tiles > (MANY_TILES if cluster == 1 else 1) * limits.sm_count
+        config = V4Config(decode="limbs", num_warps=warps, cluster=cluster, tiles=2 if several else 1)
         config = replace(config, num_stages=_blocks(problem, config))
-        idle = warps > cdiv(problem.k, BLOCK_K)
+        idle = warps * cluster > blocks
         if not idle and warps <= limits.max_warps and refuse_limbs(problem, config, limits) is None:
             return config
     return None
@@ -91,25 +107,29 @@ def limb_launch(problem: Problem, config: V4Config, operands: Operands) -> Launc
             "EVEN_K": problem.k % BLOCK_K == 0,
             "SWIGLU": operands.swiglu,
             "WHOLE": whole % held == 0,
-            "TAIL": cdiv(problem.k, BLOCK_K) % config.num_warps != 0,
+            "TAIL": cdiv(problem.k, BLOCK_K) % (config.num_warps * config.cluster) != 0,
             "TILES": tiles,
             "DEPTH": min(depth, tiles),
             "BLOCKS": blocks,
             "WARPS": config.num_warps,
+            "CLUSTER": config.cluster,
         },
         num_warps=config.num_warps,
         num_stages=1,
+        options={"num_ctas": config.cluster} if config.cluster > 1 else {},
     )
 
 
 def _blocks(problem: Problem, config: V4Config) -> int:
     """Blocks of a tile per warp."""
-    return cdiv(cdiv(problem.k, BLOCK_K), config.num_warps)
+    return cdiv(cdiv(problem.k, BLOCK_K), config.num_warps * config.cluster)
 
 
 def limb_bytes(problem: Problem, config: V4Config) -> int:
     """Shared memory of a program at most: rows gate|up take two tiles at least."""
     blocks, tiles = _blocks(problem, config), max(2, config.tiles)
     depth = config.num_stages // blocks
-    places = limb_places.fn(config.num_warps, blocks, depth, tiles, device_group(problem), problem.zero_mode)
+    places = limb_places.fn(
+        config.num_warps, config.cluster, blocks, depth, tiles, device_group(problem), problem.zero_mode
+    )
     return int(places[-1])

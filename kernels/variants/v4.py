@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from roofgap.kernels.config import KernelConfig, Value
@@ -41,8 +42,21 @@ from roofgap.kernels.variants._v4_config import STATIC_SHARED, V4Config, copyabl
 from roofgap.kernels.variants._v4_copies import parts_of, places
 from roofgap.kernels.variants._v4_kernel import v4_kernel
 from roofgap.kernels.variants._v4_limb_kernel import v4_limb_kernel
-from roofgap.kernels.variants._v4_limb_plan import default_limbs, limb_bytes, limb_launch, refuse_limbs
+from roofgap.kernels.variants._v4_limb_plan import (
+    CLUSTERS,
+    default_limbs,
+    limb_bytes,
+    limb_launch,
+    refuse_limbs,
+)
 from roofgap.shapes.problem import Problem
+
+FIELDS = {
+    "limbs": ("num_warps", "num_stages", "tiles", "cluster"),
+    "mma": ("num_warps", "num_stages", "tiles", "warps_n", "split_k"),
+    "portable": ("num_warps", "unroll", "warps_n", "split_k"),
+}
+"""What a config of each kernel can differ in; everything else stays at its default."""
 
 
 class V4(Variant):
@@ -69,34 +83,44 @@ class V4(Variant):
         if limits.warp_size != 32 or not _separable(problem):
             return V4Config(decode="portable", warps_n=1, unroll=1, num_warps=4)
         warps = min(8 if blocks >= 32 and tiles < 4 * limits.sm_count else 4, next_power_of_2(blocks))
-        stages = max(1, min(6 if warps <= 4 else 4, blocks // warps))
-        wide = problem.k >= 8192 and tiles >= 6 * limits.sm_count
+        wide = problem.k >= 4096 and tiles >= 6 * limits.sm_count
+        stages = max(1, min(6 if warps <= 4 and not wide else 4, blocks // warps))
         config = V4Config(num_warps=warps, num_stages=stages, tiles=2 if wide else 1)
         while _shared_bytes(problem, config) > STATIC_SHARED and config.num_stages > 1:
             config = replace(config, num_stages=config.num_stages - 1)
         return config
 
     def space(self, problem: Problem) -> dict[str, tuple[Value, ...]]:
-        """Few wide warps to many narrow ones. Limbs win wherever they can serve, so mma is tried elsewhere."""
-        limbs = default_limbs(problem, Limits()) is not None
+        """Few wide warps to many narrow ones. Limbs win where K is short, so mma is tried elsewhere."""
+        limbs = problem.m == 1 and parts_of.fn(device_group(problem)) == 1
+        mma = not limbs or problem.k > 2048
         return {
             "num_warps": (1, 2, 4, 8, 16),
-            "num_stages": (1, 2, 3, 4, 6, 7, 8, 9) if limbs else (1, 2, 3, 4, 5, 6),
+            "num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14) if limbs else (1, 2, 3, 4, 5, 6),
             "ahead": (0,),
             "tiles": (1, 2, 3, 4) if limbs else (1, 2),
             "unroll": (1, 2, 4),
-            "warps_n": (1, 2),
-            "split_k": (1, 2),
-            "decode": ("limbs" if limbs else "mma", "portable"),
+            "warps_n": (1, 2) if mma else (1,),
+            "split_k": (1, 2) if mma else (1,),
+            "cluster": CLUSTERS if limbs else (1,),
+            "decode": (*(("limbs",) if limbs else ()), *(("mma",) if mma else ()), "portable"),
         }
 
     def configs(self, problem: Problem, limits: Limits = Limits()) -> Iterator[KernelConfig]:
-        """Of the valid configs those worth trying: portable ones only where nothing else can serve."""
+        """Of the valid configs those worth trying: portable ones only where nothing else can serve, and no pipeline of
+        mma that leaves an SM one program.
+        """
         portable = limits.warp_size != 32 or not _separable(problem)
-        for config in super().configs(problem, limits):
-            assert isinstance(config, V4Config)
-            if (config.decode == "portable") is portable:
-                yield config
+        space = self.space(problem)
+        for decode in space["decode"]:
+            if (decode == "portable") is not portable:
+                continue
+            names = FIELDS[str(decode)]
+            for values in product(*(space[name] for name in names)):
+                config = V4Config(decode=str(decode), **dict(zip(names, values, strict=True)))  # type: ignore[arg-type]
+                deep = decode == "mma" and config.num_stages > 6
+                if not deep and self.is_valid(problem, config, limits) is None:
+                    yield config
 
     def is_valid(self, problem: Problem, config: KernelConfig, limits: Limits = Limits()) -> str | None:
         """Refuses what would leave warps idle, spill, or repeat another config under another name."""
@@ -113,6 +137,8 @@ class V4(Variant):
             return f"num_warps={c.num_warps} is above the {limits.max_warps} of this GPU"
         if c.num_stages < 1:
             return f"num_stages={c.num_stages} must be at least 1"
+        if c.cluster > 1 and c.decode != "limbs":
+            return f"cluster={c.cluster} is for decode=limbs alone"
         if c.decode not in ("limbs", "mma", "portable"):
             return f"decode={c.decode!r} must be limbs, mma or portable"
         if c.warps_n > c.num_warps and c.decode == "mma":

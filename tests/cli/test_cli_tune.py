@@ -162,6 +162,7 @@ def scripted_gpu(monkeypatch: pytest.MonkeyPatch) -> list[ScriptedRunner]:
         sm_count=132,
         shared_bytes=232448,
         warp_size=32,
+        max_cluster=8,
         read_gbps=4000.0,
     )
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 from ptx_memory import Memory, RaceError
+from triton._C.libtriton import interpreter
 from triton.runtime.interpreter import TensorHandle
+
+from roofgap.kernels.step import Launch
 
 LANES = np.arange(32)
 Registers = dict[str, Any]
@@ -92,7 +95,12 @@ LOADS: dict[str, tuple[Any, int]] = {
     "ld.shared.f32": (np.float32, 1),
     "ld.shared.v4.b32": (np.uint32, 4),
 }
-STORES: dict[str, Any] = {"st.shared.b16": np.uint16, "st.shared.b32": np.uint32, "st.shared.f32": np.float32}
+STORES: dict[str, Any] = {
+    "st.shared.b16": np.uint16,
+    "st.shared.b32": np.uint32,
+    "st.shared.f32": np.float32,
+    "st.shared::cluster.f32": np.float32,
+}
 _STATEMENT = re.compile(r"(?:@(?P<guard>\w+) )?(?P<opcode>\S+)\s*(?P<rest>.*)", re.DOTALL)
 _SHARED = re.compile(r"\.shared \.align 16 \.b8 (?P<name>\w+)\[(?P<size>\d+)\]")
 _OPERAND = re.compile(r"\{(?P<list>[^}]*)\}|(?P<one>\[[^\]]*\]|[^,{}\s]+)")
@@ -139,11 +147,21 @@ class _Machine:
         ]
         if opcode == "prefetch.global.L2":  # leaves no trace
             return
-        if opcode.startswith(("bar.", "cp.async.commit", "cp.async.wait")):
+        if opcode.startswith("barrier.cluster."):
+            assert guard.all() and opcode.endswith(".aligned")
+            if opcode.startswith("barrier.cluster.arrive."):
+                self._memory.arrive(opcode.split(".")[3])
+            else:  # which acquires unless it says otherwise
+                assert opcode in ("barrier.cluster.wait.aligned", "barrier.cluster.wait.acquire.aligned")
+                self._memory.wait_cluster()
+        elif opcode.startswith(("bar.", "cp.async.commit", "cp.async.wait")):
             assert guard.all()
             self._synchronise(opcode, rest)
         elif opcode.startswith(("cp.async", "ld.", "st.")):
             self._access(opcode, parts, guard)
+        elif opcode == "mapa.shared::cluster.u32":
+            at, program = (self._value(part[0]) for part in parts[1:])
+            self._assign(parts[0], [self._memory.mapped(at, program)])
         else:
             assert guard.all() or ".sync." not in opcode
             given = [[self._value(name) for name in part] for part in parts[1:]]
@@ -177,7 +195,13 @@ class _Machine:
                 self._assign([name], [found.astype(np.uint32) if kind == np.uint16 else found], guard)
         elif opcode in STORES:
             given = self._value(parts[1][0])[guard].astype(STORES[opcode])
-            self._memory.store(self._value(parts[0][0])[guard], thread, given)
+            far = "::cluster" in opcode
+            self._memory.store(self._value(parts[0][0])[guard], thread, given, far=far)
+        elif opcode == "st.global.b16":
+            halves_of = self._value(parts[1][0])[guard].astype(np.uint16)
+            at = self._value(parts[0][0])[guard]
+            self._memory.store_global(at)
+            interpreter.store(at, halves_of, np.ones(len(thread), dtype=bool))
         else:
             cache, size = opcode.split(".")[2], int(parts[2][0])
             assert opcode == f"cp.async.{cache}.shared.global"
@@ -190,7 +214,9 @@ class _Machine:
         """A register, an immediate, or an address with a displacement."""
         base, _, offset = name.strip("[]").partition(" + ")
         if base == "%tid.x":
-            found: Any = self._threads
+            found: Any = self._threads % np.uint32(self._memory.threads)
+        elif base == "%cluster_ctarank":
+            found = self._memory.program_of(self._threads)
         elif base.startswith("0f"):
             found = np.array(int(base[2:], 16), dtype=np.uint32).view(np.float32)
         elif base[0].isdigit():
@@ -276,6 +302,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._index: object = None
+        self.cluster, self.threads = 1, 1024
         self.memory = Memory()
 
     def create_inline_asm(
@@ -289,7 +316,7 @@ class Programs:
     ) -> Results:
         """Runs a text for all threads of the program that the interpreter is in."""
         if builder.grid_idx is not self._index:  # a new tuple for every program
-            self._index, self.memory = builder.grid_idx, Memory()
+            self._index, self.memory = builder.grid_idx, Memory(self.cluster, self.threads)
         kinds, outputs = constraints.replace("=", "").replace("&", "").split(","), len(types)
         assert (pack, len(kinds)) == (1, outputs + len(values))
         shape = values[0].data.shape if values else (1,)
@@ -329,6 +356,13 @@ def install(patch: Any) -> Programs:
     ) -> Results:
         return programs.create_inline_asm(builder, asm, constraints, values, types, pack)
 
+    run_launch = Launch.run
+
+    def run(launch: Launch) -> None:
+        programs.cluster, programs.threads = launch.cluster, 32 * launch.num_warps
+        run_launch(launch)
+
+    patch.setattr(Launch, "run", run)
     patch.setattr(InterpreterBuilder, "create_inline_asm", create_inline_asm)
     # Several results come as Triton's tuple, which compiled code, but no Python tuple, can be extended by.
     patch.setattr(core.tuple, "__radd__", lambda self, other: (*other, *self.values), raising=False)

@@ -307,6 +307,8 @@ LAYOUTS = (
     "order = [1, 0]}>\n"
     "#narrow = #ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [32, 1], warpsPerCTA = [1, 4], "
     "order = [1, 0]}>\n"
+    "#cluster = #ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [2, 16], warpsPerCTA = [2, 1], "
+    "order = [1, 0], CGALayout = [[1, 0], [2, 0]]}>\n"
     "#linear = #ttg.linear<{register = [[0, 1], [0, 2], [0, 0], [8, 0]], "
     "lane = [[0, 4], [0, 8], [0, 16], [0, 32], [1, 0]], warp = [[2, 0], [4, 0]], block = []}>\n"
 )
@@ -320,6 +322,7 @@ LAYOUTS = (
             "#narrow",
             2,
         ),  # a thread could hold [1, 4], the tile has two columns
+        ("#cluster", 4),  # four programs share the rows: [16, 64] in one pass
         ("#linear", 8),  # three register bases that move, one that repeats
     ],
 )

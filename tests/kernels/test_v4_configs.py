@@ -33,10 +33,31 @@ def test_the_default_is_valid_everywhere(target: str) -> None:
         problem = Problem(n=n, k=k, m=m, **form)  # type: ignore[arg-type]
         config = V4.default_config(problem, limits)
         assert V4.is_valid(problem, config, limits) is None, (problem.key, config.key)
-        short = m == 1 and k <= 3584 and problem.group % 128 == 0
-        assert config.decode == ("portable" if target == "gfx942" else "limbs" if short else "mma"), (
+        whole = m == 1 and problem.group % 128 == 0
+        short = whole and k <= 3584
+        shared = whole and target == "sm_90" and k <= 11008 and n <= 64 * limits.sm_count
+        limbs = short or (shared and config.cluster > 1)
+        assert config.decode == ("portable" if target == "gfx942" else "limbs" if limbs else "mma"), (
             problem.key
         )
+        assert config.cluster == 1 or shared
+
+
+def test_a_long_k_wants_clusters_where_tiles_are_few() -> None:
+    limits = Limits(sm_count=132, shared_bytes=232448, max_cluster=8)
+    found = {
+        (n, k): V4.default_config(Problem(n=n, k=k), limits)
+        for n, k in ((512, 3584), (3584, 3584), (1536, 8960), (5120, 5120), (27648, 5120), (3584, 18944))
+    }
+    assert {shape: config.cluster for shape, config in found.items() if config.decode == "limbs"} == {
+        (512, 3584): 4,
+        (3584, 3584): 1,
+        (1536, 8960): 4,
+        (5120, 5120): 2,
+    }
+    assert "cluster=2 is for decode=limbs alone" in (
+        V4.is_valid(Problem(n=512, k=3584), V4Config(cluster=2), limits) or ""
+    )
 
 
 @pytest.mark.parametrize("m", [1, 4, 8])
@@ -119,6 +140,7 @@ def test_many_tiles_want_few_zeros() -> None:
         ("decode=limbs,num_warps=4,num_stages=9,tiles=16", "of 49152 bytes"),
         ("decode=limbs,num_warps=32,num_stages=1", "more than K=1536 can fill"),
         ("decode=limbs,num_warps=4,num_stages=3,tiles=17", "more than N=256"),
+        ("decode=limbs,num_warps=4,num_stages=3,cluster=2", "at most the 1 of this GPU"),
         ("decode=portable,tiles=2", "warps_n alone"),
         ("decode=portable,num_stages=2", "does not pipeline"),
         ("decode=portable,num_warps=16", "without work"),

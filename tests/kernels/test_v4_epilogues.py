@@ -143,7 +143,7 @@ def test_a_winner_of_the_plain_problem_is_used(monkeypatch: pytest.MonkeyPatch) 
     problem = Problem(n=64, k=128)
     asked: list[Problem] = []
 
-    def winner(variant: Variant, found: Problem, device: torch.device) -> KernelConfig:
+    def winner(variant: Variant, found: Problem, device: torch.device, chained: bool) -> KernelConfig:
         asked.append(found)
         return V4Config(num_warps=1)
 

@@ -10,7 +10,9 @@ from v4_cases import V4, Product, amid_poison, in_turns
 from roofgap.kernels.formats.interleaved import Interleaved
 from roofgap.kernels.formats.weight import DTYPES, QuantizedWeight
 from roofgap.kernels.inputs import operands
-from roofgap.kernels.ops import run_plan
+from roofgap.kernels.ops import limits_of, run_plan
+from roofgap.kernels.step import Launch
+from roofgap.kernels.variant import Limits
 from roofgap.kernels.variants._v4_config import V4Config
 from roofgap.kernels.verify import verify
 from roofgap.shapes.problem import Problem, XDtype, ZeroMode
@@ -18,6 +20,7 @@ from roofgap.shapes.problem import Problem, XDtype, ZeroMode
 pytestmark = pytest.mark.usefixtures("tensor_cores")
 MODES: tuple[ZeroMode, ...] = ("sym", "asym", "offset")
 TYPES: tuple[XDtype, ...] = ("fp16", "bf16")
+NO_CLUSTERS = DEVICE.type == "cuda" and limits_of(DEVICE).max_cluster < 8
 
 
 def limbs(text: str) -> V4Config:
@@ -25,9 +28,12 @@ def limbs(text: str) -> V4Config:
     return V4Config.parse("decode=limbs," + text)
 
 
+HOPPER = Limits(max_cluster=8)
+
+
 def check(problem: Problem, config: V4Config, epilogue: str = "") -> None:
     """The config is valid, takes the limb kernel, and is right."""
-    assert V4.is_valid(problem, config) is None
+    assert V4.is_valid(problem, config, HOPPER) is None
     case = Product(problem, epilogue)
     assert case.kernel(config) == "v4_limb_kernel"
     case.check(config)
@@ -83,6 +89,34 @@ def test_ragged_shapes(n: int, k: int, mode: ZeroMode) -> None:
 @pytest.mark.parametrize(("mode", "dtype"), [("asym", "fp16"), ("offset", "bf16"), ("sym", "fp16")])
 def test_configs(config: str, n: int, k: int, mode: ZeroMode, dtype: XDtype) -> None:
     check(Problem(n=n, k=k, zero_mode=mode, x_dtype=dtype), limbs(config))
+
+
+@pytest.mark.skipif(NO_CLUSTERS, reason="clusters need sm_90 or later")
+@pytest.mark.parametrize("epilogue", ["", "residual", "swiglu"])
+@pytest.mark.parametrize(
+    ("config", "n", "k"),
+    [
+        ("num_warps=1,num_stages=1,cluster=2", 32, 256),
+        (
+            "num_warps=2,num_stages=2,cluster=2,tiles=2",
+            160,
+            500,
+        ),  # a warp has no block in the second tile's end
+        (
+            "num_warps=1,num_stages=1,cluster=4,tiles=5",
+            96,
+            300,
+        ),  # a program without a block; more outputs than threads
+        ("num_warps=1,num_stages=2,cluster=8", 64, 1100),
+    ],
+)
+def test_clusters(config: str, n: int, k: int, epilogue: str) -> None:
+    """Programs that share K and add up in the first of them."""
+    problem, chosen = Problem(n=n, k=k, zero_mode=MODES[len(epilogue) % 3], bias=True), limbs(config)
+    check(problem, chosen, epilogue)
+    (launch,) = V4.plan(problem, chosen, Product(problem).operands())
+    assert isinstance(launch, Launch)
+    assert launch.args["TAIL"] is bool(-(-k // 128) % (chosen.num_warps * chosen.cluster))
 
 
 @pytest.mark.parametrize("epilogue", ["residual", "swiglu"])

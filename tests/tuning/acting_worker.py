@@ -25,6 +25,7 @@ HELLO = Hello(
     sm_count=132,
     shared_bytes=1 << 17,
     warp_size=32,
+    max_cluster=8,
     read_gbps=4000.0,
 )
 
