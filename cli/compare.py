@@ -86,9 +86,7 @@ def compare(
     from roofgap.tuning.results import make_results, read_results
 
     fields: dict[str, Any] = {"group_size": group_size, "x_dtype": dtype, "zero_mode": zero_mode}
-    problems = problems_of(target, m, **fields)
-    if include_fused:
-        problems += problems_of(target, m, fused=True, **fields)
+    problems = problems_of(target, m, also_fused=include_fused, **fields)
     settings = CompareSettings(
         variants=tuple(get_variant(name.strip()).name for name in variant.split(",")),
         peers=choose_peers(peers),

@@ -12,32 +12,32 @@ if TYPE_CHECKING:
 
 
 def problems_of(
-    target: str, m: str, *, fused: bool = False, bias: bool = False, **fields: Any
+    target: str, m: str, *, fused: bool = False, also_fused: bool = False, bias: bool = False, **fields: Any
 ) -> list[Problem]:
     """Distinct problems of shapes ``NxK`` and manifests joined by commas, for each M in turn.
+
+    Args:
+        fused: a manifest's q|k|v and gate|up joined, and not apart.
+        also_fused: first apart, then joined.
 
     Raises:
         RoofgapError: neither a shape nor a manifest, or a field outside its rule.
     """
-    if "," in target:
-        names = [name.strip() for name in target.split(",")]
-        found = (
-            problem for name in names for problem in problems_of(name, m, fused=fused, bias=bias, **fields)
-        )
-        return list(dict.fromkeys(found))
     from roofgap.shapes.manifest import load_manifest
     from roofgap.shapes.problem import Problem
 
-    if re.fullmatch(r"\d+x\d+", target):
-        return [Problem.parse(target, m=rows, bias=bias, **fields) for rows in numbers_of("m", m)]
-    manifest = load_manifest(target)
-    return list(
-        dict.fromkeys(
-            problem
-            for rows in numbers_of("m", m)
-            for _, problem in manifest.problems(m=rows, fused=fused, **fields)
-        )
-    )
+    found: dict[Problem, None] = {}
+    tokens = numbers_of("m", m)
+    for name in target.split(","):
+        shape = name.strip()
+        if re.fullmatch(r"\d+x\d+", shape):
+            found |= dict.fromkeys(Problem.parse(shape, m=rows, bias=bias, **fields) for rows in tokens)
+            continue
+        manifest = load_manifest(shape)
+        for joined in (False, True) if also_fused else (fused,):
+            for rows in tokens:
+                found |= {problem: None for _, problem in manifest.problems(m=rows, fused=joined, **fields)}
+    return list(found)
 
 
 def numbers_of(name: str, text: str, least: int = 1) -> list[int]:

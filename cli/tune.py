@@ -42,6 +42,7 @@ def tune(
     zero_mode: Annotated[str, typer.Option(help="sym, asym or offset.")] = "sym",
     bias: Annotated[bool, typer.Option("--bias", help="Add a bias (a manifest knows by itself).")] = False,
     fused: Annotated[bool, typer.Option("--fused", help="q|k|v and gate|up joined.")] = False,
+    include_fused: Annotated[bool, typer.Option("--include-fused", help="Apart and joined.")] = False,
     strategy: Annotated[
         str,
         typer.Option(
@@ -105,7 +106,7 @@ def tune(
         variant, problems, strategies, budget, seed, policy = _stored(run_path(JOURNALS, resume))
     else:
         fields = {"group_size": group_size, "x_dtype": dtype, "zero_mode": zero_mode}
-        problems = problems_of(str(target), m, fused=fused, bias=bias, **fields)
+        problems = problems_of(str(target), m, fused=fused, also_fused=include_fused, bias=bias, **fields)
         policy = CHAINED if chained else COLD
     kernel = get_variant(str(variant))
     name = resume or run or _run_name(kernel, str(target))

@@ -272,4 +272,6 @@ def test_targets():
     whole, fused = problems_of("qwen2.5-1.5b", "1"), problems_of("qwen2.5-1.5b", "1", fused=True)
     assert (8960, 1536) in {(problem.n, problem.k) for problem in whole}
     assert (17920, 1536) in {(problem.n, problem.k) for problem in fused}
+    both = problems_of("qwen2.5-1.5b", "1", also_fused=True)
+    assert both[: len(whole)] == whole and set(both) == {*whole, *fused} and len(set(both)) == len(both)
     assert len(set(whole)) == len(whole)
