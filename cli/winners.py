@@ -88,7 +88,7 @@ def explain(
     name = gpu_name(gpu) if gpu else current_gpu()
     if name is None:
         raise RoofgapError("--gpu", "is needed where there is no GPU", "name one, for example --gpu h200")
-    fields = {"group_size": group_size, "x_dtype": dtype, "zero_mode": zero_mode}
+    fields: dict[str, Any] = {"group_size": group_size, "x_dtype": dtype, "zero_mode": zero_mode}
     for problem in problems_of(shape, m, fused=fused, bias=bias, **fields):
         print("\n".join(lines_of(get_variant(variant), problem, name, limits_for(name))))
 

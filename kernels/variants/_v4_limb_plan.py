@@ -60,15 +60,20 @@ def default_limbs(problem: Problem, limits: Limits) -> V4Config | None:
     Measured on an H200: a cluster costs a launch 0.2 us, and pays where K is long and the tiles are few.
     """
     tiles, blocks = cdiv(problem.n, TILE_ROWS), cdiv(problem.k, BLOCK_K)
-    shapes = [(1, warps) for warps in (4, 8, 2, 1)]
-    if 4 * tiles <= limits.sm_count and blocks >= LONG_BLOCKS:
-        shapes.insert(0, (4, 4))
-    if tiles <= FEW_TILES * limits.sm_count:
-        shapes += [(2, 4), (4, 4)]
-    for cluster, warps in shapes:
-        several = tiles > (MANY_TILES if cluster == 1 else 1) * limits.sm_count
-        config = V4Config(decode="limbs", num_warps=warps, cluster=cluster, tiles=2 if several else 1)
-        config = replace(config, num_stages=_blocks(problem, config))
+    few = tiles <= limits.sm_count
+    for cluster, warps in (4, 4), (1, 4), (1, 8), (1, 2), (1, 1):
+        config = V4Config(decode="limbs", num_warps=warps, cluster=cluster)
+        held = _blocks(problem, config)
+        if cluster == 1:
+            config = replace(config, num_stages=held, tiles=2 if tiles > MANY_TILES * limits.sm_count else 1)
+        elif few and (
+            (held <= 5 and blocks > 32) or (blocks >= LONG_BLOCKS and 4 * tiles <= limits.sm_count)
+        ):
+            config = replace(config, num_stages=held)
+        elif tiles <= FEW_TILES * limits.sm_count and held <= 3 and blocks > 32:
+            config = replace(config, num_stages=2 * held, tiles=4)
+        else:
+            continue
         idle = warps * cluster > blocks
         if not idle and warps <= limits.max_warps and refuse_limbs(problem, config, limits) is None:
             return config

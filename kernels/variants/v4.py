@@ -74,7 +74,7 @@ class V4(Variant):
         """Limbs where they can serve. Else four warps beside one another along K, eight where few rows are long; all of
         a short K is under way at once.
 
-        One tile per warp: measured on an H200, more tiles only help where the activations outgrow the L1.
+        One tile per warp, two where the rows are many and long: measured on an H200.
         """
         if limbs := default_limbs(problem, limits):
             return limbs
@@ -82,9 +82,10 @@ class V4(Variant):
         blocks = cdiv(problem.k, BLOCK_K)
         if limits.warp_size != 32 or not _separable(problem):
             return V4Config(decode="portable", warps_n=1, unroll=1, num_warps=4)
-        warps = min(8 if blocks >= 32 and tiles < 4 * limits.sm_count else 4, next_power_of_2(blocks))
-        wide = problem.k >= 4096 and tiles >= 6 * limits.sm_count
-        stages = max(1, min(6 if warps <= 4 and not wide else 4, blocks // warps))
+        warps = min(8 if blocks >= 32 and tiles < 2 * limits.sm_count else 4, next_power_of_2(blocks))
+        wide = problem.k >= 4096 and tiles >= 4 * limits.sm_count
+        most = 3 if wide else 4 if warps > 4 else 6 if blocks <= 24 else 5
+        stages = max(1, min(most, blocks // warps))
         config = V4Config(num_warps=warps, num_stages=stages, tiles=2 if wide else 1)
         while _shared_bytes(problem, config) > STATIC_SHARED and config.num_stages > 1:
             config = replace(config, num_stages=config.num_stages - 1)

@@ -35,7 +35,8 @@ def test_the_default_is_valid_everywhere(target: str) -> None:
         assert V4.is_valid(problem, config, limits) is None, (problem.key, config.key)
         whole = m == 1 and problem.group % 128 == 0
         short = whole and k <= 3584
-        shared = whole and target == "sm_90" and k <= 11008 and n <= 64 * limits.sm_count
+        shared = whole and target == "sm_90" and k <= 6144 and n <= 64 * limits.sm_count
+        shared |= whole and target == "sm_90" and k <= 10240 and n <= 16 * limits.sm_count
         limbs = short or (shared and config.cluster > 1)
         assert config.decode == ("portable" if target == "gfx942" else "limbs" if limbs else "mma"), (
             problem.key
@@ -53,7 +54,7 @@ def test_a_long_k_wants_clusters_where_tiles_are_few() -> None:
         (512, 3584): 4,
         (3584, 3584): 1,
         (1536, 8960): 4,
-        (5120, 5120): 2,
+        (5120, 5120): 4,
     }
     assert "cluster=2 is for decode=limbs alone" in (
         V4.is_valid(Problem(n=512, k=3584), V4Config(cluster=2), limits) or ""
