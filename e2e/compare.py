@@ -273,7 +273,7 @@ def _tuned(source: ModelSource, arm: Arm, options: Options, device: Device) -> s
         return None
     from roofgap.kernels.registry import get_variant
     from roofgap.tuning.environment import gpu_name
-    from roofgap.tuning.lookup import choose
+    from roofgap.tuning.lookup import choose, choose_chained
 
     problems = {
         problem
@@ -286,7 +286,8 @@ def _tuned(source: ModelSource, arm: Arm, options: Options, device: Device) -> s
         if matrix.role != "head" or build.head_w4
     }
     variant, gpu = get_variant(str(build.variant)), gpu_name(device.name)
-    tuned = sum(choose(variant, problem, gpu, strict=False).source != "default" for problem in problems)
+    found = choose_chained if arm.pdl else choose
+    tuned = sum(found(variant, problem, gpu, strict=False).source != "default" for problem in problems)
     return f"{tuned}/{len(problems)}"
 
 

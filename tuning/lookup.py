@@ -133,15 +133,21 @@ def current_provenance(variant: Variant, problem: Problem) -> Provenance:
     )
 
 
-def choose_chained(variant: Variant, problem: Problem, gpu: str, *, limits: Limits | None = None) -> Choice:
+def choose_chained(
+    variant: Variant,
+    problem: Problem,
+    gpu: str,
+    *,
+    limits: Limits | None = None,
+    strict: bool | None = None,
+) -> Choice:
     """The config for dependent launches: the winner among them, else whatever serves ordinary ones.
 
-    Raises:
-        RoofgapError: as ``choose``; strict mode is content with a winner among ordinary launches.
+    Args and errors as of ``choose``; strict mode is content with a winner among ordinary launches.
     """
     found = choose(variant, problem, gpu, limits=limits, policy=CHAINED.key, strict=False)
     policy = DEFAULT_POLICY if found.source == "default" else CHAINED.key
-    return choose(variant, problem, gpu, limits=limits, policy=policy)
+    return choose(variant, problem, gpu, limits=limits, policy=policy, strict=strict)
 
 
 def config_for(
