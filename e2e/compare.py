@@ -271,6 +271,7 @@ def _tuned(source: ModelSource, arm: Arm, options: Options, device: Device) -> s
     build = arm.build
     if build.weights != "w4" or arm.loop == "stream" or device.torch_device.type != "cuda":
         return None
+    from roofgap.kernels.ops import limits_of
     from roofgap.kernels.registry import get_variant
     from roofgap.tuning.environment import gpu_name
     from roofgap.tuning.lookup import choose, choose_chained
@@ -286,8 +287,9 @@ def _tuned(source: ModelSource, arm: Arm, options: Options, device: Device) -> s
         if matrix.role != "head" or build.head_w4
     }
     variant, gpu = get_variant(str(build.variant)), gpu_name(device.name)
-    found = choose_chained if arm.pdl else choose
-    tuned = sum(found(variant, problem, gpu, strict=False).source != "default" for problem in problems)
+    found, limits = choose_chained if arm.pdl else choose, limits_of(device.torch_device)
+    choices = [found(variant, problem, gpu, limits=limits, strict=False) for problem in problems]
+    tuned = sum(choice.source != "default" for choice in choices)
     return f"{tuned}/{len(problems)}"
 
 

@@ -8,6 +8,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from roofgap.tuning.measure.gap import Ceilings
 from roofgap.tuning.measure.interleaved import measure_interleaved
 from roofgap.tuning.measure.measurement import Measurement, measure
 from roofgap.tuning.measure.op import Instance, Prepared, Verdict, prepare
-from roofgap.tuning.measure.policy import COLD, MeasurePolicy
+from roofgap.tuning.measure.policy import COLD, MeasurePolicy, Mode
 from roofgap.tuning.measure.probe import StreamProbe
 from roofgap.tuning.measure.workload import Workload, measure_torch, measure_variant
 from roofgap.tuning.status import Status
@@ -228,18 +229,20 @@ def test_ceilings_and_probe(gpu: CudaDevice) -> None:
     assert prober.beside(PROBLEM.weight_bytes, found.latency_us / 10, "x").latency_us <= found.latency_us / 10
 
 
-@pytest.mark.parametrize("mode", ["cold-graph", "warm-graph", "eager"])
+@pytest.mark.parametrize("mode", get_args(Mode))
 @pytest.mark.parametrize("name", sorted(VARIANTS))
-def test_every_variant_is_measured(gpu: CudaDevice, name: str, mode: str) -> None:
+def test_every_variant_is_measured(gpu: CudaDevice, name: str, mode: Mode) -> None:
     variant = get_variant(name)
     workload = Workload(PROBLEM, gpu)
     refusal = variant.supports(PROBLEM)
     if refusal:
         pytest.skip(refusal)
-    policy = replace(FEW, mode=mode)  # type: ignore[arg-type]
+    policy = replace(FEW, mode=mode)
+    if policy.is_chained and torch.cuda.get_device_capability(gpu.torch_device) < (9, 0):
+        pytest.skip("needs programmatic dependent launch: sm_90 or later")
     outcome = measure_variant(workload, variant, variant.default_config(PROBLEM), policy)
     assert isinstance(outcome, Measurement), outcome
-    if mode == "cold-graph":
+    if mode in ("cold-graph", "chained-graph"):
         assert outcome.launches * outcome.read_bytes >= 3 * gpu.l2_bytes
         copies = workload.packed(variant.layout, outcome.launches)
         assert len({copy.codes.data_ptr() for copy in copies}) == len(copies) >= outcome.launches
