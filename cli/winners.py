@@ -78,6 +78,7 @@ def explain(
     zero_mode: Annotated[str, typer.Option(help="sym, asym or offset.")] = "sym",
     bias: Annotated[bool, typer.Option("--bias", help="With a bias.")] = False,
     fused: Annotated[bool, typer.Option("--fused", help="q|k|v and gate|up joined.")] = False,
+    chained: Annotated[bool, typer.Option("--chained", help="As a dependent launch.")] = False,
     gpu: Annotated[str | None, typer.Option(help="GPU the winners are for; default: this machine's.")] = None,
 ) -> None:
     """Say which config a problem runs with and why: lookup, tie set, second, rejected."""
@@ -90,7 +91,7 @@ def explain(
         raise RoofgapError("--gpu", "is needed where there is no GPU", "name one, for example --gpu h200")
     fields: dict[str, Any] = {"group_size": group_size, "x_dtype": dtype, "zero_mode": zero_mode}
     for problem in problems_of(shape, m, fused=fused, bias=bias, **fields):
-        print("\n".join(lines_of(get_variant(variant), problem, name, limits_for(name))))
+        print("\n".join(lines_of(get_variant(variant), problem, name, limits_for(name), chained=chained)))
 
 
 @app.command()

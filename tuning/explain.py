@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from roofgap.kernels.variant import Limits, Variant
 from roofgap.shapes.problem import Problem
 from roofgap.tuning import winners_store
-from roofgap.tuning.lookup import bucket, choose, identity_of, tune_command
-from roofgap.tuning.winner import Winner
+from roofgap.tuning.lookup import bucket, choose, choose_chained, identity_of, tune_command
+from roofgap.tuning.measure.policy import CHAINED
+from roofgap.tuning.winner import DEFAULT_POLICY, Winner
 
 
-def explain(variant: Variant, problem: Problem, gpu: str, limits: Limits | None = None) -> list[str]:
-    """Lines for people.
+def explain(
+    variant: Variant, problem: Problem, gpu: str, limits: Limits | None = None, *, chained: bool = False
+) -> list[str]:
+    """Lines for people; ``chained``: of a dependent launch.
 
     Raises:
         RoofgapError: a winner file on the way is damaged.
     """
-    lines = [f"{variant.name} {problem.key} on {gpu}"]
-    for m in dict.fromkeys((problem.m, bucket(problem.m))):
-        found = winners_store.find(identity_of(variant, problem.with_m(m), gpu))
+    lines = [f"{variant.name} {problem.key} on {gpu}{', chained' if chained else ''}"]
+    policies = (CHAINED.key, DEFAULT_POLICY) if chained else (DEFAULT_POLICY,)
+    for policy, m in product(policies, dict.fromkeys((problem.m, bucket(problem.m)))):
+        found = winners_store.find(identity_of(variant, problem.with_m(m), gpu, policy))
         lines += [
             f"  {'hit ' if said == 'hit' else 'miss'} {path}{_because(said)}" for path, said in found.steps
         ]
         if found.winner is not None:
             break
-    choice = choose(variant, problem, gpu, limits=limits, strict=False)
+    choice = (choose_chained if chained else choose)(variant, problem, gpu, limits=limits, strict=False)
     lines.append(f"config: {choice.config.key} ({choice.source})")
     if choice.winner is None:
-        return [*lines, f"  tune it: {tune_command(variant, problem)}"]
+        return [*lines, f"  tune it: {tune_command(variant, problem, policies[0])}"]
     if choice.m != problem.m:
         lines.append(f"  tuned at M={choice.m}, which serves M={choice.m // 2 + 1}..{choice.m}")
     lines += [f"  unvalidated: {note}" for note in choice.notes]

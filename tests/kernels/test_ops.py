@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -211,6 +212,12 @@ def test_the_layer_is_a_linear() -> None:
     assert torch.equal(twin(X), layer(X))
     assert "group_size=32, zero_mode=asym, variant=gemm" in repr(layer)
     assert not list(layer.parameters())
+
+
+def test_the_source_hash_ignores_how_a_python_version_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, unparse = source_hash(get_variant("v4")), ast.unparse
+    monkeypatch.setattr(ast, "unparse", lambda tree: unparse(tree).replace("'", '"'))
+    assert source_hash(get_variant("v4")) == before
 
 
 def test_the_source_hash_covers_helpers_and_nothing_else() -> None:

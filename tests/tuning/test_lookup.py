@@ -204,6 +204,21 @@ def test_explain_a_hit(folder: Path):
     ]
 
 
+def test_explain_a_dependent_launch(folder: Path):
+    plain = winners_store.save(folder, tuned())
+    assert f"  hit  {plain}" in explain(V2, PROBLEM, "h200", chained=True)
+    own = replace(CONFIG, num_warps=2)
+    identity = identity_of(V2, PROBLEM, "h200", CHAINED.key)
+    path = winners_store.save(folder, tuned(config=own, identity=identity))
+    lines = explain(V2, PROBLEM, "h200", chained=True)
+    assert lines[:3] == [
+        f"v2 {PROBLEM.key} on h200, chained",
+        f"  hit  {path}",
+        f"config: {own.key} (tuned)",
+    ]
+    assert explain(V2, PROBLEM.with_m(3), "h200", chained=True)[-1].endswith("--variant v2 --m 3 --chained")
+
+
 def test_explain_a_miss_field_by_field(folder: Path, monkeypatch):
     path = winners_store.save(folder, tuned())
     monkeypatch.setattr(type(V2.default_config(PROBLEM)), "version", 7)
