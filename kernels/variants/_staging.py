@@ -228,8 +228,9 @@ def write_sum(at, value, wanted, FAR: tl.constexpr = False):
 
 @triton.jit
 def store_half(ptr, value, wanted):
-    """Stores 16-bit floats where ``wanted`` is true. Triton (3.6, 3.7) cannot place a store of its own in a kernel of
-    clusters whose tensors also go through inline assembly."""
+    """Stores 16-bit floats where ``wanted`` is true: for kernels of clusters, where Triton (3.6, 3.7) fails to plan the
+    layout of a store that comes out of inline assembly.
+    """
     tl.inline_asm_elementwise(
         "{ .reg .pred p; .reg .b16 h; setp.ne.s32 p, $3, 0; cvt.u16.u32 h, $2; "
         "@p st.global.b16 [$1], h; mov.u32 $0, 0; }",

@@ -235,6 +235,6 @@ def v4_limb_kernel(  # noqa: PLR0912, PLR0915
         y, wanted = y.to(out_ptr.dtype.element_ty), (output < held * 16) & (offs_n < width)
         if CLUSTER > 1:
             store_half(out_ptr + offs_n, y, wanted)
-            tl.store(out_ptr, 0.0, mask=n < 0)
+            tl.store(out_ptr, 0.0, mask=n < 0)  # never: without any store Triton cannot plan a cluster
         else:
             tl.store(out_ptr + offs_n, y, mask=wanted)
