@@ -15,6 +15,7 @@ from roofgap.shapes.errors import RoofgapError
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PROMPT, STEPS, VOCAB = 5, 4, 97
+FEW = 2  # steps of quantised models, which are slow in the interpreter
 
 
 def model_of(kind: str, dtype: torch.dtype = torch.float16, **changes: Any) -> Any:
@@ -47,10 +48,10 @@ def model_of(kind: str, dtype: torch.dtype = torch.float16, **changes: Any) -> A
 TOKENS = torch.arange(3, 3 + PROMPT + STEPS)[None].to(DEVICE) * 7 % VOCAB
 
 
-def decoded(model: Any) -> torch.Tensor:
+def decoded(model: Any, steps: int = STEPS) -> torch.Tensor:
     decoder = Decoder(model, 32)
     decoder.prefill(TOKENS[:, :PROMPT])
-    return decoder.forced(decoder.step, TOKENS[0, PROMPT:]).float()
+    return decoder.forced(decoder.step, TOKENS[0, PROMPT : PROMPT + steps]).float()
 
 
 @pytest.mark.parametrize(
@@ -108,9 +109,9 @@ def quantised(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize(("joined", "layers"), [(True, 2), (False, 1)])
 def test_epilogues_leave_out_launches_and_change_roundings_only(
-    joined: bool, monkeypatch: pytest.MonkeyPatch
+    joined: bool, layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from roofgap.kernels.step import Launch
 
@@ -122,7 +123,7 @@ def test_epilogues_leave_out_launches_and_change_roundings_only(
         run(launch)
 
     monkeypatch.setattr(Launch, "run", count)
-    model = model_of("qwen2", intermediate_size=128)
+    model = model_of("qwen2", intermediate_size=128, num_hidden_layers=layers)
     if joined:
         join_projections(model)
     quantised(model)
@@ -130,27 +131,26 @@ def test_epilogues_leave_out_launches_and_change_roundings_only(
     for epilogues in (False, True):
         apply_fused_operators(model, epilogues=epilogues)
         counted.clear()
-        found.append(decoded(model))
-        launches.append(len(counted) / STEPS)
+        found.append(decoded(model, FEW))
+        launches.append(len(counted) / FEW)
         remove_fused_operators(model)
     plain, fused = found
     assert not torch.equal(plain, fused)
     assert float((plain - fused).norm() / plain.norm()) < 0.01
-    layers = 2
     per_layer = 4 + 2 + 2 if joined else 7 + 2 + 2 + 1
     assert launches[1] == layers * per_layer + 1
     assert launches[0] - launches[1] == (layers if joined else 0)
 
 
 def test_a_width_that_cannot_be_paired_keeps_its_own_swiglu() -> None:
-    model = model_of("qwen2", intermediate_size=120)
+    model = model_of("qwen2", intermediate_size=120, num_hidden_layers=1)
     join_projections(model)
     quantised(model)
     apply_fused_operators(model)
-    plain = decoded(model)
+    plain = decoded(model, FEW)
     remove_fused_operators(model)
     apply_fused_operators(model, epilogues=True)
-    assert float((decoded(model) - plain).norm() / plain.norm()) < 0.01
+    assert float((decoded(model, FEW) - plain).norm() / plain.norm()) < 0.01
 
 
 def test_a_wrong_operator_shows(monkeypatch: pytest.MonkeyPatch) -> None:
