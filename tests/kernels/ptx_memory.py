@@ -147,7 +147,8 @@ class Memory:
                 raise RaceError(
                     "an address of the cluster's window, or of nothing, used as one of a program's own"
                 )
-            at = at + self.program_of(thread).astype(np.int64) * STATIC_SHARED
+            if self.cluster > 1:
+                at = at + self.program_of(thread).astype(np.int64) * STATIC_SHARED
         elif (at < MAPPED).any():
             raise RaceError("an address of a program's own used as one of the cluster's window")
         else:
