@@ -192,7 +192,7 @@ def _compute(
                 f"config {config} at {problem.key}", refusal, "choose others, or none for the default"
             )
     else:
-        chosen = find_config(variant, problem, x.device, x.is_cuda and launches_depend())
+        chosen = find_config(variant, problem, x.device, launches_depend())
     operands = Operands(
         x=rows_of(x),
         codes=codes,

@@ -66,7 +66,7 @@ class Launch:
 
     def run(self) -> None:
         """Launches on the current device and stream, as a dependent launch inside ``dependent_launches``."""
-        depends = launches_depend() and self.can_depend
+        depends = self.can_depend and launches_depend()
         launch = self.dependent() if depends else self
         launch.kernel[launch.grid](
             **launch.args, num_warps=launch.num_warps, num_stages=launch.num_stages, **launch.options
@@ -129,8 +129,12 @@ def require_dependent(device_name: str) -> None:
 
 
 def _device_can_depend() -> bool:
-    """Whether the current device knows programmatic dependent launch."""
+    """Whether there is a current device that knows programmatic dependent launch."""
+    import torch
     from triton.runtime import driver
+
+    if not torch.cuda.is_available():
+        return False
 
     target = driver.active.get_current_target()
     return target.backend == "cuda" and int(target.arch) >= LEAST_PDL_ARCH

@@ -1,4 +1,5 @@
-"""The kernel of v4 for one token and a short K (``v4.py``): exact integer products (``_limbs.py``), tile after tile.
+"""The kernel of v4 for one token and a short K, or a part of a long one (``v4.py``): exact integer products
+(``_limbs.py``), tile after tile.
 
 A program walks down TILES tiles of 16 rows. Each of its warps owns the same few blocks of 128 k of every tile, so it
 copies its activations once and turns them into limbs once, before the first codes have arrived; then it sees one stream

@@ -17,10 +17,13 @@ from roofgap.shapes.problem import Problem
 MOST_BLOCKS = 8
 """Blocks of 128 k per warp: their limbs stay in registers."""
 CLUSTERS = (1, 2, 4, 8)
+"""Programs that may share K: Triton wants powers of two, and 8 is what every GPU with clusters has."""
 MANY_TILES = 12
 """Tiles per SM from which a program takes two: measured on an H200, fewer finish sooner one by one."""
 FEW_TILES = 4
 """Tiles per SM up to which clusters are faster than ``decode=mma`` where K is too long for one program."""
+ALONE_BLOCKS = 4 * MOST_BLOCKS
+"""Blocks of K that four warps can hold without a cluster."""
 LONG_BLOCKS = 24
 """Blocks of K from which very few tiles want clusters."""
 
@@ -36,8 +39,8 @@ def refuse_limbs(problem: Problem, config: V4Config, limits: Limits) -> str | No
         return f"decode=limbs needs groups of a multiple of {BLOCK_K}, not {problem.group}; use decode=mma"
     if c.num_warps * c.cluster > next_power_of_2(cdiv(problem.k, BLOCK_K)):
         return f"{c.num_warps * c.cluster} warps are more than K={problem.k} can fill"
-    if c.cluster not in CLUSTERS or c.cluster > limits.max_cluster:
-        return f"cluster={c.cluster} must be 1, 2, 4 or 8, and at most the {limits.max_cluster} of this GPU"
+    if c.cluster > limits.max_cluster:
+        return f"cluster={c.cluster} is above the {limits.max_cluster} of this GPU"
     if c.warps_n > 1 or c.split_k > 1 or c.ahead or c.unroll > 1:
         return "decode=limbs has all warps along K, one split, no ahead and no unroll"
     if blocks > MOST_BLOCKS:
@@ -61,17 +64,18 @@ def default_limbs(problem: Problem, limits: Limits) -> V4Config | None:
     """
     tiles, blocks = cdiv(problem.n, TILE_ROWS), cdiv(problem.k, BLOCK_K)
     few = tiles <= limits.sm_count
+    too_long = blocks > ALONE_BLOCKS
     for cluster, warps in (4, 4), (1, 4), (1, 8), (1, 2), (1, 1):
         config = V4Config(decode="limbs", num_warps=warps, cluster=cluster)
         held = _blocks(problem, config)
         if cluster == 1:
             config = replace(config, num_stages=held, tiles=2 if tiles > MANY_TILES * limits.sm_count else 1)
-        elif few and (
-            (held <= 5 and blocks > 32) or (blocks >= LONG_BLOCKS and 4 * tiles <= limits.sm_count)
-        ):
-            config = replace(config, num_stages=held)
-        elif tiles <= FEW_TILES * limits.sm_count and held <= 3 and blocks > 32:
-            config = replace(config, num_stages=2 * held, tiles=4)
+        elif few and ((too_long and held <= 5) or (blocks >= LONG_BLOCKS and 4 * tiles <= limits.sm_count)):
+            config = replace(
+                config, num_stages=held
+            )  # with more blocks too few programs fit on an SM at once
+        elif too_long and held <= 3 and tiles <= FEW_TILES * limits.sm_count:
+            config = replace(config, num_stages=2 * held, tiles=4)  # amortises the cluster
         else:
             continue
         idle = warps * cluster > blocks

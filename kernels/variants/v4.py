@@ -9,8 +9,9 @@ with split_k > 1 also fp32 sums, written and read once per output, token and spl
 On a GPU that reads 4.8 TB/s with 132 SMs a kernel can afford 3.6 thread-instructions per weight, integer ones half as
 many. Unpacking with shifts and conversions costs 7, packed fp16 arithmetic about 2. Two kernels need less:
 
-- ``decode=limbs`` (``_v4_limb_kernel.py``, ``_limbs.py``): one token, K up to about 3,700, groups of a multiple of
-  128. A word of eight codes is an operand of 8-bit tensor cores as it is; activations become integers once.
+- ``decode=limbs`` (``_v4_limb_kernel.py``, ``_limbs.py``): one token, K up to about 3,700, longer in clusters, groups
+  of a multiple of 128. A word of eight codes is an operand of 8-bit tensor cores as it is; activations become integers
+  once.
 - ``decode=mma`` (``_v4_kernel.py``, ``_fragments.py``): up to eight tokens, any K. A mask and an exact
   multiplication make two codes two fp16 numbers, and one ``mma.m16n8k16`` per 256 weights adds their products in
   fp32.
@@ -138,6 +139,8 @@ class V4(Variant):
             return f"num_warps={c.num_warps} is above the {limits.max_warps} of this GPU"
         if c.num_stages < 1:
             return f"num_stages={c.num_stages} must be at least 1"
+        if c.cluster not in CLUSTERS:
+            return f"cluster={c.cluster} must be 1, 2, 4 or 8"
         if c.cluster > 1 and c.decode != "limbs":
             return f"cluster={c.cluster} is for decode=limbs alone"
         if c.decode not in ("limbs", "mma", "portable"):

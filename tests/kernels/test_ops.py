@@ -214,6 +214,25 @@ def test_the_layer_is_a_linear() -> None:
     assert not list(layer.parameters())
 
 
+def test_the_lookup_is_told_of_dependent_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+
+    def lookup(
+        variant: Variant, problem: Problem, device: torch.device, chained: bool
+    ) -> KernelConfig | None:
+        told.append(chained)
+        return None
+
+    ops.set_config_lookup(lookup)
+    try:
+        for depend in (False, True, True):
+            monkeypatch.setattr(ops, "launches_depend", lambda depend=depend: depend)
+            ops.linear(X, PACKED, variant="v2", bias=BIAS)
+    finally:
+        ops.set_config_lookup(None)
+    assert told == [False, True]
+
+
 def test_the_source_hash_ignores_how_a_python_version_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
     before, unparse = source_hash(get_variant("v4")), ast.unparse
     monkeypatch.setattr(ast, "unparse", lambda tree: unparse(tree).replace("'", '"'))

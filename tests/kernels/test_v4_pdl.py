@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from kernel_cases import DEVICE
 
-from roofgap.kernels.inputs import meta_operands
+from roofgap.kernels.formats.interleaved import Interleaved
+from roofgap.kernels.inputs import meta_operands, random_weight, random_x
+from roofgap.kernels.ops import linear
 from roofgap.kernels.registry import get_variant
 from roofgap.kernels.step import Launch, dependent_launches
 from roofgap.shapes.problem import Problem
@@ -173,6 +176,12 @@ def test_the_interpreter_launches_as_ever() -> None:
     assert isinstance(launch, Launch)
     if DEVICE.type == "cpu":
         assert not launch.can_depend
+        ran: list[torch.Tensor] = []
+        x, packed = random_x(problem, 1, DEVICE), Interleaved.pack(random_weight(problem, 1, DEVICE))
+        for chained in (False, True):
+            with dependent_launches(chained):
+                ran.append(linear(x, packed, variant="v4"))
+        assert torch.equal(*ran)
     with dependent_launches():
         assert "PDL" not in launch.args
     assert launch.dependent().args["PDL"]

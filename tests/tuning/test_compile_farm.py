@@ -20,7 +20,8 @@ from roofgap.kernels.registry import get_variant
 from roofgap.kernels.static.processes import die_with_parent
 from roofgap.kernels.variant import Limits
 from roofgap.shapes.problem import Problem
-from roofgap.tuning.compile import Compiled, CompileFarm, exit_text
+from roofgap.tuning import compile as compiling
+from roofgap.tuning.compile import Compiled, CompileFarm, compile_config, exit_text
 from roofgap.tuning.status import Status
 
 PROBLEM = Problem(n=256, k=512)
@@ -39,6 +40,34 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Compiled]:
     finally:
         farm.close()
     return results
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_chained_config_is_compiled_as_it_will_be_launched(
+    monkeypatch: pytest.MonkeyPatch, chained: bool
+) -> None:
+    class Fake:
+        def __init__(self, can_depend: bool) -> None:
+            self.can_depend, self.depends = can_depend, False
+
+        def dependent(self) -> Fake:
+            found = Fake(True)
+            found.depends = True
+            return found
+
+    seen: list[bool] = []
+    monkeypatch.setattr(os, "ftruncate", lambda handle, size: None)
+    planned = [Fake(True), Fake(False)]
+    monkeypatch.setattr("roofgap.kernels.static.compile.plan_on_meta", lambda *_: (planned, [], None))
+
+    def compiled_now(launches: list[Fake]) -> Compiled:
+        seen.extend(launch.depends for launch in launches)
+        return Compiled()
+
+    monkeypatch.setattr(compiling, "_compile", compiled_now)
+    variant = get_variant("v2")
+    assert compile_config(variant, PROBLEM, variant.default_config(PROBLEM), chained).status is Status.OK
+    assert seen == [chained, False]
 
 
 @pytest.mark.parametrize("key", list(EXPECTED))
